@@ -23,17 +23,17 @@ from algos.types import PyTree
 DEVICES, HERE = "env", "shard"
 
 
-def size() -> int:
+def num_shards() -> int:
     """Number of shards S; 1 where no axis is bound."""
     return math.prod(lax.axis_size(name) for name in _bound())
 
 
-def devices() -> int:
+def num_devices() -> int:
     """Number of devices that the shards lie on; 1 where that axis is not bound."""
     return _places(DEVICES)
 
 
-def index() -> jax.Array | int:
+def shard_index() -> jax.Array | int:
     """This shard's index, int32 from 0 to S - 1; the Python number 0 with one shard."""
     number = 0
     for name in _bound():
@@ -41,76 +41,76 @@ def index() -> jax.Array | int:
     return number
 
 
-def fold(key: jax.Array) -> jax.Array:
+def fold_shard_into_key(key: jax.Array) -> jax.Array:
     """Folds this shard's index into a key; returns the key itself with one shard."""
-    return jax.random.fold_in(key, index()) if size() > 1 else key
+    return jax.random.fold_in(key, shard_index()) if num_shards() > 1 else key
 
 
-def numbers(count: int) -> jax.Array:
+def global_indices(count: int) -> jax.Array:
     """Global indices `[count]`, over the rows of all shards, of this shard's `count` rows."""
-    return index() * count + jnp.arange(count)
+    return shard_index() * count + jnp.arange(count)
 
 
-def own(rows: jax.Array) -> jax.Array:
+def local_rows(rows: jax.Array) -> jax.Array:
     """Returns this shard's part `[N / S, ...]` of the rows `[N, ...]` of all shards."""
-    if size() == 1:
+    if num_shards() == 1:
         return rows
-    count = rows.shape[0] // size()
-    return lax.dynamic_slice_in_dim(rows, index() * count, count)
+    count = rows.shape[0] // num_shards()
+    return lax.dynamic_slice_in_dim(rows, shard_index() * count, count)
 
 
-def split(key: jax.Array, count: int) -> jax.Array:
+def split_key_over_shards(key: jax.Array, count: int) -> jax.Array:
     """Keys of this shard's `count` rows: its part of one split for the rows of all shards."""
-    return own(jax.random.split(key, count * size()))
+    return local_rows(jax.random.split(key, count * num_shards()))
 
 
-def sum(tree: PyTree) -> PyTree:
+def sum_over_shards(tree: PyTree) -> PyTree:
     """Sums every leaf over all shards; one collective per dtype."""
     return _packed(lambda x: lax.psum(x, _bound()), tree)
 
 
-def mean(tree: PyTree) -> PyTree:
+def mean_over_shards(tree: PyTree) -> PyTree:
     """Averages every leaf over all shards with equal weights; one collective."""
-    return jax.tree.map(lambda x: x / size(), sum(tree)) if size() > 1 else tree
+    return jax.tree.map(lambda x: x / num_shards(), sum_over_shards(tree)) if num_shards() > 1 else tree
 
 
-def max(tree: PyTree) -> PyTree:
+def max_over_shards(tree: PyTree) -> PyTree:
     """Maxima over all shards; one collective per dtype."""
     return _packed(lambda x: lax.pmax(x, _bound()), tree)
 
 
-def min(tree: PyTree) -> PyTree:
+def min_over_shards(tree: PyTree) -> PyTree:
     """Minima over all shards; one collective per dtype."""
     return _packed(lambda x: lax.pmin(x, _bound()), tree)
 
 
-def any(flag: jax.Array) -> jax.Array:
+def any_over_shards(flag: jax.Array) -> jax.Array:
     """Whether a bool scalar is set on any shard."""
-    return max(flag.astype(jnp.int32)) > 0 if size() > 1 else flag
+    return max_over_shards(flag.astype(jnp.int32)) > 0 if num_shards() > 1 else flag
 
 
-def stack(tree: PyTree) -> PyTree:
+def stack_shards(tree: PyTree) -> PyTree:
     """Stacks the leaves of all shards, in order, to `[S, ...]`; one collective per dtype."""
 
     def everywhere(x):
         for name in reversed(_bound()):
             x = lax.all_gather(x, name)
-        return x.reshape(size(), -1)
+        return x.reshape(num_shards(), -1)
 
-    return _packed(everywhere, tree) if size() > 1 else jax.tree.map(lambda x: x[None], tree)
+    return _packed(everywhere, tree) if num_shards() > 1 else jax.tree.map(lambda x: x[None], tree)
 
 
-def gather(tree: PyTree, axis: int = 0) -> PyTree:
+def gather_shards(tree: PyTree, axis: int = 0) -> PyTree:
     """Concatenates the leaves of all shards along `axis`, in order; one collective per dtype."""
 
     def joined(x):
         x = jnp.moveaxis(x, 0, axis)
         return x.reshape(x.shape[:axis] + (-1,) + x.shape[axis + 2 :])
 
-    return jax.tree.map(joined, stack(tree)) if size() > 1 else tree
+    return jax.tree.map(joined, stack_shards(tree)) if num_shards() > 1 else tree
 
 
-def mean_gradient(grads: PyTree, sums: PyTree, count: jax.Array) -> tuple[PyTree, PyTree, jax.Array]:
+def average_gradients(grads: PyTree, sums: PyTree, count: jax.Array) -> tuple[PyTree, PyTree, jax.Array]:
     """Averages the gradients of all shards' parts of a minibatch by their samples; one collective.
 
     Args:
@@ -121,10 +121,10 @@ def mean_gradient(grads: PyTree, sums: PyTree, count: jax.Array) -> tuple[PyTree
     Returns:
       the gradient of the mean over all samples, and their sums and count.
     """
-    if size() == 1:
+    if num_shards() == 1:
         return grads, sums, count
     weighted = jax.tree.map(lambda g: g * count, grads)
-    total, sums, count = sum((weighted, sums, count))
+    total, sums, count = sum_over_shards((weighted, sums, count))
     return jax.tree.map(lambda g: g / jnp.maximum(count, 1.0), total), sums, count
 
 
@@ -143,7 +143,7 @@ def _places(name: str) -> int:
 
 def _packed(collective: Callable, tree: PyTree) -> PyTree:
     """Applies a collective to all leaves of one dtype as one array `[n]`; the collective may prepend axes."""
-    if size() == 1:
+    if num_shards() == 1:
         return tree
     leaves, structure = jax.tree.flatten(tree)
     leaves = [jnp.asarray(x) for x in leaves]

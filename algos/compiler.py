@@ -12,16 +12,16 @@ _QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": Fa
 _OF_ONE_DEVICE = ("xla_cpu_use_fusion_emitters",)
 
 
-def known(options: Mapping[str, object]) -> dict[str, object]:
+def supported_options(options: Mapping[str, object]) -> dict[str, object]:
     """Returns the options that this version of XLA accepts."""
     return {name: value for name, value in options.items() if _is_known(name, value)}
 
 
-def quick(devices: int = 1) -> dict[str, object]:
+def quick_compile_options(devices: int = 1) -> dict[str, object]:
     """Options to compile a program that runs once on this many CPU devices; empty on other devices."""
     if jax.default_backend() != "cpu":
         return {}
-    return known({k: v for k, v in _QUICK.items() if devices == 1 or k not in _OF_ONE_DEVICE})
+    return supported_options({k: v for k, v in _QUICK.items() if devices == 1 or k not in _OF_ONE_DEVICE})
 
 
 @cache

@@ -24,7 +24,7 @@ class LearnerSettings:
     """
 
     replays: ClassVar[bool] = False
-    critics_apart: ClassVar[bool] = False
+    privileged_critics: ClassVar[bool] = False
     # Not a field: settings of algorithms that can imitate a teacher declare a field of this name.
     teacher: ClassVar[str | None] = None
     horizon: int
@@ -45,7 +45,7 @@ class LearnerSettings:
         return 0
 
     @classmethod
-    def sized(cls, settings: Mapping[str, Any], num_envs: int, agents: int) -> dict[str, Any]:
+    def derive_sizes(cls, settings: Mapping[str, Any], num_envs: int, agents: int) -> dict[str, Any]:
         """Returns the settings with numbers for those that are derived from the run's sizes.
 
         Args:

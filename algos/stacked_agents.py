@@ -6,14 +6,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from algos.nets.distributions import full
+from algos.nets.distributions import broadcast_distribution
 from algos.types import Agent, Metrics, PyTree, Rollout, Transition
 
 # Index of the axis A of agents in `[E, A, ...]` and in `[T, E, A, ...]`.
 DECISION, HISTORY = 1, 2
 
 
-def per_agent(agent: Agent, number: int) -> Agent:
+def vectorize_over_agents(agent: Agent, number: int) -> Agent:
     """Vectorises a learner over the A agents of a role: one independent learner per agent.
 
     Every leaf of the state has a leading axis `[A]`. Each learner gets the batches that it would get alone,
@@ -31,26 +31,26 @@ def per_agent(agent: Agent, number: int) -> Agent:
 
     def act(state, key, *seen):
         keys = jax.random.split(key, number)
-        return together(jax.vmap(agent.act)(state, keys, *apart(seen, DECISION)), DECISION)
+        return merge_agent_axis(jax.vmap(agent.act)(state, keys, *split_agent_axis(seen, DECISION)), DECISION)
 
     def greedy(state, *seen):
-        return together(jax.vmap(agent.greedy)(state, *apart(seen, DECISION)), DECISION)
+        return merge_agent_axis(jax.vmap(agent.greedy)(state, *split_agent_axis(seen, DECISION)), DECISION)
 
     def value(state, *seen):
-        return together(jax.vmap(agent.value)(state, *apart(seen, DECISION)), DECISION)
+        return merge_agent_axis(jax.vmap(agent.value)(state, *split_agent_axis(seen, DECISION)), DECISION)
 
     def update(state, key, batch):
         keys = jax.random.split(key, number)
-        state, metrics = jax.vmap(agent.update)(state, keys, batch_apart(batch))
-        return state, averaged(metrics)
+        state, metrics = jax.vmap(agent.update)(state, keys, split_batch_by_agent(batch))
+        return state, average_metrics(metrics)
 
     def teach(state, obs, carry, reset, mask):
         def lessons(state, obs, carry, reset, mask):
             distribution, value = agent.teach(state, obs, carry, reset, mask)
-            return full(distribution), value
+            return broadcast_distribution(distribution), value
 
-        carry = rows_apart(carry, 0, number)
-        obs, reset, mask = rows_apart((obs, reset, mask), 1, number)
+        carry = split_rows_by_agent(carry, 0, number)
+        obs, reset, mask = split_rows_by_agent((obs, reset, mask), 1, number)
         taught = jax.vmap(lessons)(state, obs, carry, reset, mask)
         return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2).reshape((x.shape[1], -1) + x.shape[3:]), taught)
 
@@ -71,25 +71,25 @@ def per_agent(agent: Agent, number: int) -> Agent:
     )
 
 
-def apart(tree: PyTree, axis: int) -> PyTree:
+def split_agent_axis(tree: PyTree, axis: int) -> PyTree:
     """Moves the agents' axis `axis` of leaves `[..., A, ...]` to the front: `[A, ..., 1, ...]`."""
     return jax.tree.map(lambda x: jnp.expand_dims(jnp.moveaxis(x, axis, 0), axis + 1), tree)
 
 
-def together(tree: PyTree, axis: int) -> PyTree:
-    """Inverse of `apart`."""
+def merge_agent_axis(tree: PyTree, axis: int) -> PyTree:
+    """Inverse of `split_agent_axis`."""
     return jax.tree.map(lambda x: jnp.moveaxis(jnp.squeeze(x, axis + 1), 0, axis), tree)
 
 
-def batch_apart(batch: Rollout | Transition) -> Rollout | Transition:
+def split_batch_by_agent(batch: Rollout | Transition) -> Rollout | Transition:
     """Splits a batch by agent: leading axis `[A]`, and an axis of length 1 in place of the agents'."""
     if isinstance(batch, Transition):
-        return apart(batch, DECISION)
-    ends = apart({"last_value": batch.last_value, "last_skip": batch.last_skip}, DECISION)
-    return apart(batch.replace(last_value=None, last_skip=None), HISTORY).replace(**ends)
+        return split_agent_axis(batch, DECISION)
+    ends = split_agent_axis({"last_value": batch.last_value, "last_skip": batch.last_skip}, DECISION)
+    return split_agent_axis(batch.replace(last_value=None, last_skip=None), HISTORY).replace(**ends)
 
 
-def rows_apart(tree: PyTree, axis: int, number: int) -> PyTree:
+def split_rows_by_agent(tree: PyTree, axis: int, number: int) -> PyTree:
     """Splits the S rows at `axis`, ordered by environment and then agent, into `[A, ..., S / A, ...]`."""
 
     def split(x):
@@ -98,7 +98,7 @@ def rows_apart(tree: PyTree, axis: int, number: int) -> PyTree:
     return jax.tree.map(split, tree)
 
 
-def averaged(metrics: Metrics) -> Metrics:
+def average_metrics(metrics: Metrics) -> Metrics:
     """Averages metrics over A learners, weighted by gradient steps where learners report them."""
     steps = metrics.get("gradient_steps")
     if steps is None:
@@ -108,7 +108,7 @@ def averaged(metrics: Metrics) -> Metrics:
     return means | {"gradient_steps": steps.mean(0)}
 
 
-class Bank(NamedTuple):
+class GroupedAgent(NamedTuple):
     """Acting functions of an `Agent` whose state is a stack of G states `[G, ...]`; see `Agent`."""
 
     initial_carry: Callable
@@ -118,7 +118,7 @@ class Bank(NamedTuple):
     asymmetric: bool
 
 
-def in_groups(agent: Agent, groups: int) -> Bank:
+def vectorize_over_groups(agent: Agent, groups: int) -> GroupedAgent:
     """Vectorises an agent's acting functions over G states, each in its own part of the environments.
 
     The first E / G environments belong to the first state, and so on; parameters are not copied per row.
@@ -151,7 +151,7 @@ def in_groups(agent: Agent, groups: int) -> Bank:
     def value(state, *seen):
         return merge(jax.vmap(agent.value)(state, *split(seen)))
 
-    return Bank(
+    return GroupedAgent(
         initial_carry=agent.initial_carry,
         act=act,
         greedy=greedy,

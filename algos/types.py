@@ -50,7 +50,7 @@ class Asymmetric:
     critic: PyTree
 
 
-def of_actor(obs: PyTree) -> PyTree:
+def actor_observation(obs: PyTree) -> PyTree:
     """Returns the policy's part of observations."""
     return obs.actor if isinstance(obs, Asymmetric) else obs
 
@@ -106,14 +106,14 @@ class Rollout:
     out: jax.Array | None = None
 
     @property
-    def valued(self) -> jax.Array:
+    def has_value_target(self) -> jax.Array:
         """Mask `[T, E, A]` of the rows that a critic learns from: of agents that act or are out."""
         return self.alive if self.out is None else self.alive | self.out
 
     @property
     def paid(self) -> jax.Array:
         """Mask `[T, E, A]` of the rows whose rewards count: valued rows, and rows of agents that wait."""
-        return self.valued if self.skip is None else self.valued | self.skip
+        return self.has_value_target if self.skip is None else self.has_value_target | self.skip
 
 
 @struct.dataclass
@@ -212,7 +212,7 @@ class Goal(NamedTuple):
     reward: Callable
 
 
-def shared_only(state: PyTree) -> PyTree:
+def mark_all_shared(state: PyTree) -> PyTree:
     """`Agent.local` of a learner without state of single environments."""
     return jax.tree.map(lambda x: False, state)
 
@@ -269,7 +269,7 @@ class Agent(NamedTuple):
     frozen: PyTree = None
     init_with: Callable | None = None
     asymmetric: bool = False
-    local: Callable = shared_only
+    local: Callable = mark_all_shared
 
     def rollout_policy(self, state: PyTree) -> PyTree:
         """Returns the part of a state that acts in rollouts, with the structure of `policy_state`."""

@@ -62,8 +62,8 @@ def played(settings: PoolSettings, entropy: float, worth: tuple[float, ...], key
         share = 0.5 + 0.5 * past @ (policy @ jnp.sign(game))
         lag = now + 1 - jnp.arange(most)
         nothing = jnp.zeros(most)
-        entries = matchmaking.Candidates(there, there, lag, nothing, nothing, share, games, 1.0)
-        chances = matchmaking.mix(settings, entries)
+        entries = matchmaking.OpponentCandidates(there, there, lag, nothing, nothing, share, games, 1.0)
+        chances = matchmaking.mixture_probabilities(settings, entries)
         other = mirrored * policy + (1 - mirrored) * chances @ past
         value = game @ other - entropy * jax.nn.log_softmax(logits)
         told = {

@@ -144,8 +144,8 @@ def measure(overrides: list[str], compiles: bool) -> dict:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     root = str(Path(jaxmarl_echelon.__file__).parent.parent)
     roots = tuple(f"{root}/{package}/" for package in ("jaxmarl_echelon", "algos", "physics"))
-    config, _ = command_line.compose_config(command_line.plain(overrides))
-    run = build.read(config)
+    config, _ = command_line.compose_config(command_line.normalize_overrides(overrides))
+    run = build.build_run_config(config)
     # Other checkouts may lack this argument and `algos.compiler`.
     tuned = {"tuned": True} if "tuned" in inspect.signature(make_program).parameters else {}
     program = make_program(run, **tuned)

@@ -32,14 +32,14 @@ from jaxmarl_echelon.config_sources import config_directory
 from jaxmarl_echelon.envs import episodes
 from jaxmarl_echelon.envs.check_env import random_actions
 from jaxmarl_echelon.envs.drive.codes import CELL, CROSSWALK, EDGE
-from jaxmarl_echelon.envs.drive.observing.layout import PUFFER_ROADS, View
-from jaxmarl_echelon.envs.drive.observing.observe import observe
+from jaxmarl_echelon.envs.drive.observing.layout import PUFFER_ROADS, ObservationConfig
+from jaxmarl_echelon.envs.drive.observing.observe import observe_learners
 from jaxmarl_echelon.envs.drive.state import VEHICLE_ROLE
 from jaxmarl_echelon.envs.drive.traffic import road_contacts, routes, scripted_bodies
-from jaxmarl_echelon.envs.drive.traffic.routes import Group
+from jaxmarl_echelon.envs.drive.traffic.routes import BodyGroup
 from jaxmarl_echelon.training.config import build
 from jaxmarl_echelon.training.program.program import make_program
-from physics.segments import between, meets_box
+from physics.segments import segments_between, segments_meet_box
 
 SIZES = {
     "A = 16, N = 32": (),
@@ -59,7 +59,7 @@ NEAR, AROUND = 2, 10  # squares to each side that PufferDrive searches for conta
 def configured(overrides=()) -> build.RunConfig:
     """A run's configuration, without tuning."""
     with initialize_config_dir(str(config_directory()), version_base="1.3"):
-        return build.read(compose("config", ["env=drive", "tuning=none", *overrides]))
+        return build.build_run_config(compose("config", ["env=drive", "tuning=none", *overrides]))
 
 
 def environment(overrides=()):
@@ -118,7 +118,7 @@ def driving(env, num_envs: int, steps: int, devices: int):
     shard, all_of_it = jax.sharding.PartitionSpec("env"), jax.sharding.PartitionSpec()
 
     def draw(key):
-        return episodes.Drawn(params)
+        return episodes.EpisodeTask(params)
 
     def run(running, key, world):
         placed = env.with_world(world)
@@ -130,7 +130,7 @@ def driving(env, num_envs: int, steps: int, devices: int):
             keys = jax.random.split(key_act, share)
             actions = jax.vmap(lambda key, time: random_actions(env.spec, key, time))(keys, time)
             alive = jnp.sum(time.alive[VEHICLE_ROLE])
-            return episodes.step(placed, key_step, running, actions, draw)[0], alive
+            return episodes.step_episodes(placed, key_step, running, actions, draw)[0], alive
 
         running, alive = jax.lax.scan(advance, running, jax.random.split(key, steps))
         return running, jnp.sum(alive)[None]
@@ -138,7 +138,7 @@ def driving(env, num_envs: int, steps: int, devices: int):
     everywhere = jax.shard_map(
         run, mesh=mesh, in_specs=(shard, all_of_it, all_of_it), out_specs=(shard, shard), check_vma=False
     )
-    begin = jax.jit(lambda key, world: episodes.start(env.with_world(world), key, draw, num_envs))
+    begin = jax.jit(lambda key, world: episodes.start_episodes(env.with_world(world), key, draw, num_envs))
     running = begin(jax.random.key(0), env.world)
     running = jax.device_put(running, jax.sharding.NamedSharding(mesh, shard))
     apart = jax.sharding.NamedSharding(mesh, all_of_it)
@@ -239,11 +239,11 @@ def measure_parts(console, overrides, num_envs: int = 256) -> None:
 
     def edges(bank, state):
         size, kind = bank.size[state.scene][:agents], bank.type[state.scene][:agents]
-        return road_contacts.offroad(bank, state.scene, own(state), size, kind, signed=False)
+        return road_contacts.touches_road_edge(bank, state.scene, own(state), size, kind, signed=False)
 
     def moved_others(bank, state):
-        group = Group(agents, bodies - agents)
-        return scripted_bodies.advance(
+        group = BodyGroup(agents, bodies - agents)
+        return scripted_bodies.move_scripted_bodies(
             scripted_bodies.IDM, bank, state.scene, state.step, group, state.motion, state.present,
             solid(state), state.traffic,
         )  # fmt: skip
@@ -254,14 +254,16 @@ def measure_parts(console, overrides, num_envs: int = 256) -> None:
     parts = {
         "whole step": (whole, (keys, action)),
         "boxes": (
-            lambda b, s: road_contacts.touching(s.motion, b.size[s.scene], solid(s), jnp.arange(agents)),
+            lambda b, s: road_contacts.find_touching_bodies(
+                s.motion, b.size[s.scene], solid(s), jnp.arange(agents)
+            ),
             (),
         ),
         "road edges": (edges, ()),
-        "lanes": (lambda b, s: road_contacts.lane_of(b, s.scene, own(s), None), ()),
-        "observation": (lambda b, s: observe(env.view, b, s, env.steps), ()),
+        "lanes": (lambda b, s: road_contacts.find_lanes(b, s.scene, own(s), None), ()),
+        "observation": (lambda b, s: observe_learners(env.view, b, s, env.steps), ()),
         "scripted bodies": (moved_others, ()),
-        "start of a scene": (lambda b, s: routes.nearest_arc(b, s.scene, s.motion), ()),
+        "start of a scene": (lambda b, s: routes.project_onto_routes(b, s.scene, s.motion), ()),
     }
     table = Table(title=f"parts of a step, {PARTS}, {num_envs} environments", title_justify="left")
     table.add_column("part")
@@ -322,7 +324,7 @@ def measure_structure(console, overrides, rates) -> None:
         shown += np.minimum(drawn.sum(1), PUFFER_ROADS).tolist()
         bodies += [int(bank.recorded[scene, 0].sum())] * len(learners)
     near, shown, bodies = (float(np.mean(values)) for values in (near, shown, bodies))
-    floats = View(layout="puffer").size
+    floats = ObservationConfig(layout="puffer").size
     # A segment has four coordinates and a type, a body a pose, a speed and a size.
     work = {
         "segments near: numbers read": (5 * near, rates[0]),
@@ -349,7 +351,9 @@ def tests_per_second(number: int = 1 << 18) -> float:
     size = jnp.array([4.5, 2.0])
 
     def test(ends):
-        return jnp.sum(meets_box(between(ends[:, :2], ends[:, 2:]), 0.0, 0.0, 1.0, 0.0, size))
+        return jnp.sum(
+            segments_meet_box(segments_between(ends[:, :2], ends[:, 2:]), 0.0, 0.0, 1.0, 0.0, size)
+        )
 
     return number / seconds_per_call(jax.jit(test), ends)
 

@@ -27,7 +27,7 @@ from jaxmarl_echelon.envs import episodes, trees
 from jaxmarl_echelon.envs.echelon.battle import heat_and_stability, movement, projectiles, weapons
 from jaxmarl_echelon.envs.echelon.battle.state import TEAMS
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import MISSILE, WEAPONS
-from jaxmarl_echelon.envs.echelon.observing.observe import observe, place_of
+from jaxmarl_echelon.envs.echelon.observing.observe import observe_mechs, place_of
 from jaxmarl_echelon.training.config import build
 
 SIZES = {"echelon": ("5 v 5, 40x40", 230.0), "echelon_10v10": ("10 v 10, 100x100", 60.0)}
@@ -36,7 +36,7 @@ SIZES = {"echelon": ("5 v 5, 40x40", 230.0), "echelon_10v10": ("10 v 10, 100x100
 def environment(name: str, overrides=()):
     """The environment of a configuration."""
     with initialize_config_dir(str(config_directory()), version_base="1.3"):
-        return build.read(compose("config", [f"env={name}", *overrides])).env
+        return build.build_run_config(compose("config", [f"env={name}", *overrides])).env
 
 
 def heuristic_teams(env):
@@ -60,20 +60,20 @@ def battles(env, num_envs: int, steps: int, devices: int):
     begin = jax.tree.map(lambda x: jnp.broadcast_to(x, (share, *jnp.shape(x))), memory)
 
     def draw(key):
-        return episodes.Drawn(params)
+        return episodes.EpisodeTask(params)
 
     def advance(carry, key):
         running, memory = carry
         key_act, key_step = jax.random.split(key)
-        memory = trees.select(running.time.info["decision"] == 0, begin, memory)
+        memory = trees.select_rows(running.time.info["decision"] == 0, begin, memory)
         keys = jax.random.split(key_act, share)
         memory, actions = jax.vmap(act)(keys, memory, running.env, running.params)
-        return (episodes.step(env, key_step, running, actions, draw)[0], memory), None
+        return (episodes.step_episodes(env, key_step, running, actions, draw)[0], memory), None
 
     def run(running, key):
         return jax.lax.scan(advance, (running, begin), jax.random.split(key, steps))[0][0]
 
-    return spread(run, lambda key: episodes.start(env, key, draw, num_envs), devices)
+    return spread(run, lambda key: episodes.start_episodes(env, key, draw, num_envs), devices)
 
 
 def measure_speed(console, name: str, env, sizes) -> None:
@@ -140,12 +140,14 @@ def every_substep(env, advance, start):
 
 def weapons_alone(env, params, battle, commands):
     """Runs only the weapons of all substeps."""
-    scene, orders = env.simulation.scene(battle, params), heat_and_stability.read_commands(commands, params)
+    scene, orders = env.simulation.scene(battle, params), heat_and_stability.parse_commands(commands, params)
     draws = jnp.full(len(env.simulation.team), 0.5)
 
     def advance(carry):
         mechs, flying, tally = carry
-        return weapons.fire(scene, mechs, flying, battle.smoke, tally, orders, draws, env.simulation.original)
+        return weapons.fire_weapons(
+            scene, mechs, flying, battle.smoke, tally, orders, draws, env.simulation.original
+        )
 
     return every_substep(env, advance, (battle.mechs, battle.projectiles, battle.tally))
 
@@ -156,7 +158,7 @@ def projectiles_alone(env, params, battle):
     scene, draws = env.simulation.scene(battle, params), jnp.full((size, 2), 0.5)
 
     def advance(carry):
-        return projectiles.fly(scene, battle.mechs, *carry, draws)[:2]
+        return projectiles.move_projectiles(scene, battle.mechs, *carry, draws)[:2]
 
     return every_substep(env, advance, (battle.projectiles, battle.smoke))
 
@@ -164,14 +166,14 @@ def projectiles_alone(env, params, battle):
 def movement_alone(env, params, battle, commands):
     """Runs only acceleration and collisions of all substeps."""
     simulation = env.simulation
-    scene, orders = simulation.scene(battle, params), heat_and_stability.read_commands(commands, params)
+    scene, orders = simulation.scene(battle, params), heat_and_stability.parse_commands(commands, params)
     ground = movement.ground_around(scene.terrain, battle.mechs.position, simulation.substeps)
     size = len(simulation.team)
     wet, draws = jnp.zeros(size, bool), jnp.arange(size, dtype=jnp.int32)
 
     def advance(mechs):
-        mechs = movement.accelerate(mechs, scene.chassis, orders, wet, scene.gravity)
-        return movement.integrate(
+        mechs = movement.accelerate_mechs(mechs, scene.chassis, orders, wet, scene.gravity)
+        return movement.move_mechs(
             mechs, scene.chassis, ground, draws, simulation.size[:2], simulation.original
         )
 
@@ -182,7 +184,7 @@ def observation_alone(env, params, state, senses):
     """Computes only the observations of all mechs, from given senses."""
     chassis = env.simulation.scene(state.battle, params).chassis
     place = place_of(env.bank, state.battle.map_index)
-    return observe(env.layout, state, params, env.sides(params), chassis, senses, place)
+    return observe_mechs(env.layout, state, params, env.sides(params), chassis, senses, place)
 
 
 def measure_behaviour(console, name: str, envs: dict, number: int) -> None:

@@ -25,7 +25,7 @@ from spread import bytes_per_environment, spread
 from updates import PEER
 
 from algos.on_policy.ppo import PPOConfig
-from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.envs import episodes
 from jaxmarl_echelon.envs.f110.env import make
 from jaxmarl_echelon.envs.f110.rewards import make_reward
@@ -33,7 +33,7 @@ from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.program.agents import make_controllers
 from jaxmarl_echelon.training.program.program import make_program
 from jaxmarl_echelon.training.rollouts import collect
-from physics.lidar import Lidar, scan
+from physics.lidar import Lidar, scan_walls
 from physics.mapbank import distance_at
 
 REWARD = {"terminal": None, "pressure": None, "pinch": None, "step": None}
@@ -55,15 +55,15 @@ def simulator(env, num_envs: int, steps: int, devices: int):
     actions = {"attacker": action, "defender": action}
 
     def draw(key):
-        return episodes.Drawn(params)
+        return episodes.EpisodeTask(params)
 
     def advance(running, key):
-        return episodes.step(env, key, running, actions, draw)[0], None
+        return episodes.step_episodes(env, key, running, actions, draw)[0], None
 
     def run(running, key):
         return jax.lax.scan(advance, running, jax.random.split(key, steps))[0]
 
-    return spread(run, lambda key: episodes.start(env, key, draw, num_envs), devices)
+    return spread(run, lambda key: episodes.start_episodes(env, key, draw, num_envs), devices)
 
 
 def gathers_per_beam(env) -> float:
@@ -132,7 +132,9 @@ def measure_scan(console, where: str, name: str, gathers: float, cars: int = 204
         keys = jax.random.split(jax.random.key(2), cars // 2)
         state = jax.vmap(lambda k, env=env: env.reset(k, env.default_params())[0].cars.state)(keys)
         poses = jnp.stack([state[..., 0], state[..., 1], state[..., 4]], axis=-1).reshape(-1, 3)
-        trace = jax.jit(lambda p, bank=bank, beams=beams: scan(bank, jnp.int32(0), p, Lidar(beams=beams)))
+        trace = jax.jit(
+            lambda p, bank=bank, beams=beams: scan_walls(bank, jnp.int32(0), p, Lidar(beams=beams))
+        )
         rate = cars * beams / seconds_per_call(trace, poses)
         reads = gathers_per_beam(env)
         table.add_row(str(beams), f"{rate:,.0f}", f"{reads:.1f}", f"{rate * reads / gathers:.0%}")
@@ -181,7 +183,9 @@ def make_training(env, num_envs: int, horizon: int, minibatch: int, epochs: int)
     """The configuration and the program of PPO with 256x256 networks."""
     batch = num_envs * horizon
     algo = PPOConfig(horizon=horizon, epochs=epochs, num_minibatches=batch // minibatch)
-    config = RunConfig(env=env, algo=algo, curriculum=fixed, total_env_steps=batch, num_envs=num_envs)
+    config = RunConfig(
+        env=env, algo=algo, curriculum=constant_curriculum, total_env_steps=batch, num_envs=num_envs
+    )
     return config, make_program(config, tuned=True)
 
 
@@ -289,9 +293,9 @@ def measure_peers(console, where: str, name: str, python: str) -> None:
 def rollout(config: RunConfig, program):
     """A compiled rollout without learning: acting, simulation and recording of one update."""
     acting = make_controllers(config, program.env, program.agents, {}, greedy=False)
-    collector = collect.Collector(config.env, program.agents, acting, config.horizon)
-    drawn = episodes.Drawn(config.env.default_params())
-    return jax.jit(lambda run: collect.collect(collector, run, run.key, lambda key: drawn))
+    collector = collect.RolloutSpec(config.env, program.agents, acting, config.horizon)
+    drawn = episodes.EpisodeTask(config.env.default_params())
+    return jax.jit(lambda run: collect.collect_rollout(collector, run, run.key, lambda key: drawn))
 
 
 def main() -> None:

@@ -29,7 +29,7 @@ from jaxmarl_echelon.envs.f110.env import F110
 from jaxmarl_echelon.envs.f110.results import COLLISION, RUNNING, SELF_CRASH, TARGET_CRASH
 from jaxmarl_echelon.envs.f110.rewards import make_reward
 from jaxmarl_echelon.envs.f110.state import DEFENDER
-from physics.boxes import corners
+from physics.boxes import corners_of_box
 
 # Curriculum phase: the defender's steering gain, bubble radius and aim; all spawn points, from rest.
 PHASES = {
@@ -118,7 +118,7 @@ def play(env: F110, kind: Family, key, numbers, gain, radius, farthest, spawn, n
 def side_room(env: F110, state) -> jax.Array:
     """Distance of the defender's box to the nearer side wall, m; 0 is contact."""
     car = env.default_params().car
-    y = corners(poses_of(state.cars.state)[DEFENDER], car.length, car.width)[:, 1]
+    y = corners_of_box(poses_of(state.cars.state)[DEFENDER], car.length, car.width)[:, 1]
     return jnp.minimum(jnp.min(y) - SIDES[0], SIDES[1] - jnp.max(y))
 
 

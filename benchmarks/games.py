@@ -59,10 +59,10 @@ def measured(advance, carry) -> dict[str, float]:
 
 
 def own_rate(name: str) -> dict[str, float]:
-    """Measures random legal play through `episodes.step`, with results and resets; one action per ply."""
+    """Measures random legal play through `step_episodes`, with results and resets; one action per ply."""
     from jaxmarl_echelon import make
     from jaxmarl_echelon.envs import episodes
-    from jaxmarl_echelon.envs.episodes import Drawn
+    from jaxmarl_echelon.envs.episodes import EpisodeTask
     from jaxmarl_echelon.envs.spaces import Discrete
 
     env = make(f"textgames/{name}")
@@ -80,18 +80,20 @@ def own_rate(name: str) -> dict[str, float]:
 
     def draw(key):
         del key
-        return Drawn(env.default_params())
+        return EpisodeTask(env.default_params())
 
     def ply(running, key):
         key_act, key_step = jax.random.split(key)
-        running, stepped = episodes.step(env, key_step, running, legal_action(key_act, running.time), draw)
+        running, stepped = episodes.step_episodes(
+            env, key_step, running, legal_action(key_act, running.time), draw
+        )
         return running, jnp.sum(stepped.finished.mask)
 
     def advance(key, running):
         running, games = jax.lax.scan(ply, running, jax.random.split(key, PLIES))
         return running, jnp.sum(games)
 
-    return measured(advance, episodes.start(env, jax.random.key(0), draw, GAMES_SIDE_BY_SIDE))
+    return measured(advance, episodes.start_episodes(env, jax.random.key(0), draw, GAMES_SIDE_BY_SIDE))
 
 
 def peer_rate(name: str) -> dict[str, float]:
@@ -162,21 +164,21 @@ def hidden(game: str, overrides: list[str], seeds: int, snapshots: int = 100) ->
     for seed, number, program, run in trainings([f"env=textgames/{game}", *overrides], seeds):
         every = max(1, number // snapshots)
         if step is None:
-            tree, step = ex.tree(program.env.rules), updates(program, every)
-            table = jax.jit(partial(ex.probabilities, tree, program.agents["player"]))
-            print(f"{game}: uniform play NashConv {ex.nash_conv(tree, ex.uniform(tree)):.4f}")
+            tree, step = ex.build_tree(program.env.rules), updates(program, every)
+            table = jax.jit(partial(ex.learner_probabilities, tree, program.agents["player"]))
+            print(f"{game}: uniform play NashConv {ex.nash_conv(tree, ex.uniform_policy(tree)):.4f}")
         policies, begin = [], time.perf_counter()
         for _ in range(number // every):
             run = step(run)
-            policies.append(ex.legal_probabilities(tree, table(run.policies["player"])))
+            policies.append(ex.renormalise_legal(tree, table(run.policies["player"])))
         seconds = time.perf_counter() - begin
         policies = np.stack(policies)
         each = np.array([ex.nash_conv(tree, policy) for policy in policies])
         parts = {"all": 0, "second half": len(each) // 2, "last quarter": 3 * len(each) // 4}
-        averages = {name: ex.mixture(tree, policies[first:]) for name, first in parts.items()}
+        averages = {name: ex.mix_policies(tree, policies[first:]) for name, first in parts.items()}
         shown = ", ".join(f"{name} {ex.nash_conv(tree, policy):.4f}" for name, policy in averages.items())
         late = each[parts["second half"] :]
-        value = ex.values(tree, averages["second half"])[0]
+        value = ex.policy_values(tree, averages["second half"])[0]
         print(
             f"{game} seed {seed}: NashConv last {each[-1]:.4f}; averages {shown}; single policies of the "
             f"second half {late.min():.3f} to {late.max():.3f}; value {value:+.4f}; {seconds:.0f} s",
@@ -195,8 +197,8 @@ def losing(env, agent):
     """
     from jaxmarl_echelon.envs.textgames import positions
 
-    found = list(positions.levels(env.rules))
-    keeps = positions.keeping(found, positions.values(found))
+    found = list(positions.enumerate_levels(env.rules))
+    keeps = positions.optimal_moves(found, positions.optimal_values(found))
     obs, legal = (
         np.concatenate(x) for x in zip(*((seen(env.rules, x), x.legal) for x in found), strict=True)
     )
@@ -211,7 +213,7 @@ def losing(env, agent):
         for seat, lost in ((0, 2), (1, 0)):
             even = [keep / np.maximum(keep.sum(1, keepdims=True), 1) for keep in keeps]
             lines, chance, any_line = (
-                positions.endings(
+                positions.count_endings(
                     found,
                     [
                         np.where((level.turn == seat)[:, None], mine, other)
@@ -238,12 +240,14 @@ def scorers(program, games: int):
 
     def against(name, run):
         def seats(env):
-            script = controllers.script(controllers.find_script(env, "player", name))
+            script = controllers.make_script_controller(controllers.find_script(env, "player", name))
             mine = program.controllers(env)["player"]
-            return {"player": controllers.against(mine, script, env.spec.turns)}
+            return {"player": controllers.play_one_seat_against(mine, script, env.spec.turns)}
 
-        result = program.evaluate_as(seats, run.policies, run, jax.random.key(99), episodes=games)
-        return evaluation.summary(result, program.env.spec, "player")
+        result = program.evaluate_with_controllers(
+            seats, run.policies, run, jax.random.key(99), episodes=games
+        )
+        return evaluation.summarize_evaluation(result, program.env.spec, "player")
 
     scored = {name: jax.jit(partial(against, name)) for name in program.env.scripts}
     told = losing(program.env, program.agents["player"]) if program.env.rules.name in EXACT else None
@@ -281,7 +285,7 @@ def score_finished(paths: list[str], games: int) -> None:
 
     tell = None
     for path in paths:
-        *_, program, run = evaluate.load(path, "latest", ["env.opponent=null"])
+        *_, program, run = evaluate.load_run(path, "latest", ["env.opponent=null"])
         tell = tell or scorers(program, games)
         print(f"{path}: {tell(run)}", flush=True)
 

@@ -198,14 +198,14 @@ def train(name: str, training: Training, folder: Path, maps: str | None) -> tupl
 
 def final_scores(members: list[Path], training: Training) -> tuple[str, dict[str, list[float]]]:
     """Returns the measure's name and, by checkpoint, the members' scores on held-out episodes."""
-    _, _, _, program, like = evaluate.load(str(members[0]), CHECKPOINTS[0])
+    _, _, _, program, like = evaluate.load_run(str(members[0]), CHECKPOINTS[0])
     measure, play = scorer(program, training)
     scores = {name: [] for name in CHECKPOINTS}
     for member in members:
         for name, found in scores.items():
-            folder = checkpoints.find(member, name)
-            key = stream_key(checkpoints.metadata(folder)["config"]["seed"], Stream.FINAL)
-            state = checkpoints.restore(folder, jax.eval_shape(lambda: like))
+            folder = checkpoints.find_checkpoint(member, name)
+            key = stream_key(checkpoints.read_metadata(folder)["config"]["seed"], Stream.FINAL)
+            state = checkpoints.restore_state(folder, jax.eval_shape(lambda: like))
             found.append(float(play(state, key)))
     return measure, scores
 
@@ -213,11 +213,11 @@ def final_scores(members: list[Path], training: Training) -> tuple[str, dict[str
 def scorer(program: Program, training: Training) -> tuple[str, Callable]:
     """Name of the measure, and `(run state, key) -> score`."""
     if training.exploitability:
-        tree = exploitability.tree(program.env.rules)
-        table = jax.jit(partial(exploitability.probabilities, tree, program.agents[program.role]))
+        tree = exploitability.build_tree(program.env.rules)
+        table = jax.jit(partial(exploitability.learner_probabilities, tree, program.agents[program.role]))
 
         def exploited(state, _):
-            policy = exploitability.legal_probabilities(tree, table(state.policies[program.role]))
+            policy = exploitability.renormalise_legal(tree, table(state.policies[program.role]))
             return exploitability.nash_conv(tree, policy) / 2
 
         return "exploitability", exploited

@@ -25,7 +25,7 @@ import numpy as np
 from jaxmarl_echelon import checkpoints, evaluate
 from jaxmarl_echelon.envs.echelon.missions import calibration
 from jaxmarl_echelon.envs.echelon.missions.measures.facts import AREA
-from jaxmarl_echelon.tracking.statistics import student
+from jaxmarl_echelon.tracking.statistics import student_interval
 from jaxmarl_echelon.training.acting import controllers
 from jaxmarl_echelon.training.acting.random_streams import Stream, run_key, stream_key
 
@@ -100,7 +100,7 @@ def reliability(frames: Reports) -> tuple[np.ndarray, np.ndarray]:
     frames = jax.tree.map(np.asarray, frames)
     early, late = (Reports(*(x[part] for x in frames)) for part in (slice(1, -20), slice(21, None)))
     closer = early.distance - late.distance >= calibration.ADVANCE
-    found = calibration.outcome(late.alive, late.calm < calibration.TROUBLE, closer | late.near)
+    found = calibration.report_outcome(late.alive, late.calm < calibration.TROUBLE, closer | late.near)
     # Those still pending at the end are not scored, but for those of the dead.
     judged = early.alive & (frames.running[20:-1] | ~late.alive)
     return early.status[judged], np.asarray(found)[judged]
@@ -138,17 +138,22 @@ def variant_of(member: Path) -> str:
 
 def play_all(members: list[Path], episodes: int) -> tuple[dict, dict]:
     """Returns the members' scores by variant and checkpoint (or by script), and the members' reports."""
-    *_, program, like = evaluate.load(str(members[0]), CHECKPOINTS[0])
+    *_, program, like = evaluate.load_run(str(members[0]), CHECKPOINTS[0])
     verbs, world = program.env.registry.names, program.world
 
     @jax.jit
     def play(number, state, key):
         def seats(env):
-            scripts = [controllers.script(controllers.find_script(env, program.role, one)) for one in SCRIPTS]
+            scripts = [
+                controllers.make_script_controller(controllers.find_script(env, program.role, one))
+                for one in SCRIPTS
+            ]
             acting = program.controllers(env)
-            return acting | {program.role: controllers.one_of([acting[program.role], *scripts], number)}
+            return acting | {
+                program.role: controllers.switch_controller([acting[program.role], *scripts], number)
+            }
 
-        return program.evaluate_as(
+        return program.evaluate_with_controllers(
             seats, state.policies, state, key, record=frame_of(program.env), episodes=episodes, world=world
         )
 
@@ -160,14 +165,19 @@ def play_all(members: list[Path], episodes: int) -> tuple[dict, dict]:
     for member in members:
         variant = variant_of(member)
         for name in CHECKPOINTS:
-            folder = checkpoints.find(member, name)
-            seed = checkpoints.metadata(folder)["config"]["seed"]
-            state = checkpoints.restore(folder, jax.eval_shape(lambda: like))
+            folder = checkpoints.find_checkpoint(member, name)
+            seed = checkpoints.read_metadata(folder)["config"]["seed"]
+            state = checkpoints.restore_state(folder, jax.eval_shape(lambda: like))
             score, pairs = played(0, state, seed)
             scores.setdefault((variant, name), []).append(score)
             reports.setdefault((variant, name), []).append(pairs)
             print(member.name, name, f"mission {score['mission']:.3f}", flush=True)
-    seeds = sorted({checkpoints.metadata(checkpoints.find(m, "latest"))["config"]["seed"] for m in members})
+    seeds = sorted(
+        {
+            checkpoints.read_metadata(checkpoints.find_checkpoint(m, "latest"))["config"]["seed"]
+            for m in members
+        }
+    )
     fresh = jax.jit(lambda key: program.policy(program.init(key, world=world)))
     for seed in seeds:
         state = fresh(run_key(seed))
@@ -184,7 +194,7 @@ def shown(values: list[float]) -> str:
         return ""
     if len(values) < 2 or np.ptp(values) == 0:
         return f"{np.mean(values):.2f}"
-    low, high = student(values)
+    low, high = student_interval(values)
     return f"{np.mean(values):.2f} [{low:.2f}, {high:.2f}]"
 
 

@@ -25,8 +25,8 @@ from spread import bytes_per_environment
 from jaxmarl_echelon.config_sources import config_directory
 from jaxmarl_echelon.envs import episodes
 from jaxmarl_echelon.envs.echelon.missions.measures.success import COMPLETED
-from jaxmarl_echelon.envs.episodes import Flow
-from jaxmarl_echelon.tracking.statistics import student
+from jaxmarl_echelon.envs.episodes import EpisodeEvents
+from jaxmarl_echelon.tracking.statistics import student_interval
 from jaxmarl_echelon.training.acting import controllers
 from jaxmarl_echelon.training.config import build
 from jaxmarl_echelon.training.program import evaluation
@@ -58,7 +58,7 @@ def rollout(env, curriculum, num_envs: int, steps: int):
 
     def begin(key):
         course = curriculum.init()
-        running = episodes.start(env, key, lambda k: curriculum.draw(k, course), num_envs)
+        running = episodes.start_episodes(env, key, lambda k: curriculum.draw(k, course), num_envs)
         return course, curriculum.tickets(num_envs), running
 
     def run(state, key):
@@ -72,10 +72,10 @@ def rollout(env, curriculum, num_envs: int, steps: int):
                 for role, k in zip(roles, keys, strict=True)
             }
             begins, tags = running.running.tree.sums.length == 0, running.tags
-            running, stepped = episodes.step(
+            running, stepped = episodes.step_episodes(
                 env, key_step, running, actions, lambda k: curriculum.draw(k, course)
             )
-            flow = Flow(begins=begins, tags=tags, over=stepped.reset_next, finished=stepped.finished)
+            flow = EpisodeEvents(begins=begins, tags=tags, over=stepped.reset_next, finished=stepped.finished)
             return running, (flow, stepped.time.reward)
 
         running, (flow, reward) = jax.lax.scan(one, running, jax.random.split(key, steps))
@@ -100,7 +100,7 @@ def built(name: str, num_envs: int, steps: int) -> Job:
 def read(*overrides: str):
     """The run configuration with these overrides."""
     with initialize_config_dir(str(config_directory()), version_base="1.3"):
-        return build.read(compose("config", list(overrides)))
+        return build.build_run_config(compose("config", list(overrides)))
 
 
 def measure_cost(console, num_envs: int, steps: int, turns: int) -> None:
@@ -139,11 +139,13 @@ def measure_behaviour(console, number: int, overrides) -> None:
 
     @jax.jit
     def play(script, params):
-        options = [controllers.script(controllers.find_script(env, "blue", name)) for name in names]
-        red = controllers.script(controllers.find_script(env, "red", "heuristic"))
-        seats = {"blue": controllers.one_of(options, script), "red": red}
+        options = [
+            controllers.make_script_controller(controllers.find_script(env, "blue", name)) for name in names
+        ]
+        red = controllers.make_script_controller(controllers.find_script(env, "red", "heuristic"))
+        seats = {"blue": controllers.switch_controller(options, script), "red": red}
         posed = evaluation.evaluation_params(env, params, number)
-        return evaluation.play(env, seats, {}, jax.random.key(1), posed).results
+        return evaluation.play_episodes(env, seats, {}, jax.random.key(1), posed).results
 
     title = f"success by verb, blue's script against red's heuristic team, {number} episodes"
     table = Table(title=title, title_justify="left")
@@ -153,7 +155,7 @@ def measure_behaviour(console, number: int, overrides) -> None:
         found = jax.device_get(play(jnp.int32(index), task))
         mission = found["mission"]
         by_verb = [mission[found["task"] == verb] for verb in range(len(env.registry.names))]
-        low, high = student(mission.tolist())
+        low, high = student_interval(mission.tolist())
         rest = [mission >= COMPLETED, *by_verb, found["survival"], found["efficiency"]]
         shown = [*rest, np.sort(mission)[: -(-mission.size // 10)]]
         cells = [f"{np.mean(values):.2f}" if values.size else "" for values in shown]

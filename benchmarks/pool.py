@@ -38,10 +38,10 @@ USUAL = (
 
 def configured(overrides: list[str]) -> RunConfig:
     """Reads the run with these overrides, on one shard."""
-    typed = command_line.plain([*USUAL, *overrides], PACKAGED)
+    typed = command_line.normalize_overrides([*USUAL, *overrides], PACKAGED)
     config, _ = command_line.compose_config(typed, PACKAGED)
     config.shards = 1
-    return build.read(config)
+    return build.build_run_config(config)
 
 
 def arms(overrides: list[str], capacities: list[int]) -> dict[str, RunConfig]:

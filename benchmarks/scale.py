@@ -35,8 +35,8 @@ from jaxmarl_echelon import command_line
 from jaxmarl_echelon.training.acting.random_streams import run_key
 from jaxmarl_echelon.training.config import build
 from jaxmarl_echelon.training.host.compile import compile_program
-from jaxmarl_echelon.training.host.devices import Layout
-from jaxmarl_echelon.training.program.program import make_program, scored_assessment
+from jaxmarl_echelon.training.host.devices import DeviceLayout
+from jaxmarl_echelon.training.program.program import evaluation_as_in_training, make_program
 
 HERE = Path(__file__).resolve()
 DEFAULT = ("env=f110", "algo=ppo")
@@ -75,8 +75,8 @@ def numbers(text: str) -> tuple[int, ...]:
 def read(overrides: Sequence[str], **changes) -> build.RunConfig:
     """Reads the run with the overrides and changes."""
     typed = [*overrides, *(f"{key}={value}" for key, value in changes.items())]
-    composed, _ = command_line.compose_config(command_line.plain(typed))
-    return build.read(composed)
+    composed, _ = command_line.compose_config(command_line.normalize_overrides(typed))
+    return build.build_run_config(composed)
 
 
 def measure(overrides: Sequence[str], devices: int, num_envs: int) -> None:
@@ -89,12 +89,12 @@ def measure(overrides: Sequence[str], devices: int, num_envs: int) -> None:
     compiled = compile_program(
         lambda key, world: program.init(key, world=world),
         program.update,
-        scored_assessment(program, config.seed),
+        evaluation_as_in_training(program, config.seed),
         (run_key(config.seed),),
         program.world,
         1,
         program.compiler_options,
-        Layout.over(jax.devices()[:devices]),
+        DeviceLayout.over(jax.devices()[:devices]),
         program.local,
     )
     state, _ = compiled.chunk(compiled.init())

@@ -20,8 +20,8 @@ from peers import PeerError, ask
 from rich.console import Console
 from rich.table import Table
 
-from algos.on_policy.segment_epochs import prepare
-from algos.on_policy.settings import annealed
+from algos.on_policy.segment_epochs import segments_from_rollout
+from algos.on_policy.settings import apply_schedules
 from algos.types import ActionSpec, Rollout
 from jaxmarl_echelon import command_line
 from jaxmarl_echelon.envs import episodes
@@ -42,7 +42,7 @@ PLANS = (
 def read(*overrides: str) -> build.RunConfig:
     """The run with these overrides."""
     config, _ = command_line.compose_config(["env=gymnax/CartPole-v1", *overrides])
-    return build.read(config)
+    return build.build_run_config(config)
 
 
 def best_seconds(calls: dict, repeats: int) -> dict[str, float]:
@@ -66,9 +66,9 @@ def compile_call(call, *arguments):
 def make_collect(config: build.RunConfig, program):
     """A rollout without learning: acting, simulation and recording of one update."""
     acting = make_controllers(config, program.env, program.agents, {}, greedy=False)
-    collector = rollout_lib.Collector(config.env, program.agents, acting, config.horizon, config.segments)
-    drawn = episodes.Drawn(config.env.default_params())
-    return lambda run: rollout_lib.collect(collector, run, run.key, lambda key: drawn)
+    collector = rollout_lib.RolloutSpec(config.env, program.agents, acting, config.horizon, config.segments)
+    drawn = episodes.EpisodeTask(config.env.default_params())
+    return lambda run: rollout_lib.collect_rollout(collector, run, run.key, lambda key: drawn)
 
 
 def measure(kind: str, precision: str, repeats: int) -> dict[str, float]:
@@ -91,7 +91,7 @@ def measure(kind: str, precision: str, repeats: int) -> dict[str, float]:
     learner, rollout = run.policies[program.role], collect(run)[1].rollouts[program.role]
 
     def advantages(state, rollout):
-        return prepare(algo, state, rollout, annealed(algo, state.hyper, state.updates))
+        return segments_from_rollout(algo, state, rollout, apply_schedules(algo, state.hyper, state.updates))
 
     learn, _ = compile_call(agent.update, learner, jax.random.key(1), rollout)
     trace, _ = compile_call(advantages, learner, rollout)
@@ -212,7 +212,9 @@ def memory(shape: tuple[int, ...], dtype, precision: str, agents: int) -> dict[s
 
     def cut(state, rollout):
         flat = rollout.obs.reshape((*rollout.alive.shape, -1))
-        return prepare(algo, state, rollout.replace(obs=flat), annealed(algo, state.hyper, state.updates))
+        return segments_from_rollout(
+            algo, state, rollout.replace(obs=flat), apply_schedules(algo, state.hyper, state.updates)
+        )
 
     update, _ = compile_call(agent.update, state, jax.random.key(0), rollout)
     plan, carry = algo.plan(agents), nbytes(rollout.carry)

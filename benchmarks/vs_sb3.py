@@ -21,7 +21,7 @@ from rich.table import Table
 from jaxmarl_echelon import command_line
 from jaxmarl_echelon.training.acting.random_streams import APART
 from jaxmarl_echelon.training.config import build
-from jaxmarl_echelon.training.program.program import make_program, make_train
+from jaxmarl_echelon.training.program.program import make_program, make_train_function
 
 TASKS = (
     ("Pendulum-v1", "sac", -200.0),
@@ -36,13 +36,13 @@ TASKS = (
 def read(task: str, algo: str):
     """The run with the task's configuration."""
     config, _ = command_line.compose_config([f"env=gymnax/{task}", f"algo={algo}"])
-    return build.read(config)
+    return build.build_run_config(config)
 
 
 def ours(run, seeds: int) -> tuple[list[float], float, float]:
     """Mean returns of all seeds, trained as one program; seconds of running and of compiling."""
     program = make_program(run, tuned=True)
-    train = make_train(run, tuned=True)
+    train = make_train_function(run, tuned=True)
 
     def one(key):
         state, _ = train(key)

@@ -3,7 +3,7 @@
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
-from jaxmarl_echelon.collection import collect_rarely, is_command
+from jaxmarl_echelon.collection import is_package_command, raise_gc_thresholds
 from jaxmarl_echelon.installation import require_own_packages
 
 if TYPE_CHECKING:
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 require_own_packages()
 
 # Set before the commands' own imports, which create many objects.
-if is_command():
-    collect_rarely()
+if is_package_command():
+    raise_gc_thresholds()
 
 __all__ = ["Policy", "load_policy", "make", "make_policy", "make_train", "read_config"]
 

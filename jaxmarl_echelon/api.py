@@ -69,7 +69,9 @@ def read_config(
             if override.lstrip("+").startswith(("env=", "env.", "reward=", "reward.")):
                 raise ValueError(f"{override}: the environment is given as an object, {type(env).__name__}")
         overrides = ("tuning=none", *overrides)
-    config, choices = command_line.compose_config(command_line.plain(overrides, sources), sources)
+    config, choices = command_line.compose_config(
+        command_line.normalize_overrides(overrides, sources), sources
+    )
     if variants.is_group(config):
         raise ValueError("seeds, ablate, variants: settings of several runs; map make_train over keys")
     if config.get("resume") is not None:
@@ -103,12 +105,12 @@ def make_train(*config: RunConfig | Environment | str, config_dir: str | Path | 
             env, *overrides = config
         run = read_config(*overrides, env=env, config_dir=config_dir)
     contract.require_traces(run.env)
-    return program.make_train(run)
+    return program.make_train_function(run)
 
 
 def _read(config: DictConfig, choices: Mapping[str, str], env: Environment | None = None) -> RunConfig:
-    optional_packages.require(config, choices)
-    return build.read(config, env)
+    optional_packages.require_packages(config, choices)
+    return build.build_run_config(config, env)
 
 
 def _change(config: DictConfig, key: str, changes: Mapping[str, Any]) -> None:
@@ -118,7 +120,7 @@ def _change(config: DictConfig, key: str, changes: Mapping[str, Any]) -> None:
         if isinstance(value, Mapping) and OmegaConf.is_dict(OmegaConf.select(config, where)):
             _change(config, where, value)
         else:
-            command_line.put(config, where, _plain(value))
+            command_line.set_override(config, where, _plain(value))
 
 
 def _plain(value: Any) -> Any:

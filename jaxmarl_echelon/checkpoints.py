@@ -41,7 +41,9 @@ class CheckpointError(ValueError):
     """A checkpoint is missing, damaged, or of another configuration; the message is one line."""
 
 
-def save(folder: Path, names: tuple[str, ...], state: PyTree, metadata: dict, kind: str = "step") -> Path:
+def save_checkpoint(
+    folder: Path, names: tuple[str, ...], state: PyTree, metadata: dict, kind: str = "step"
+) -> Path:
     """Saves `state` and points the given names at it.
 
     Args:
@@ -57,17 +59,17 @@ def save(folder: Path, names: tuple[str, ...], state: PyTree, metadata: dict, ki
     Raises:
       CheckpointError: one line, if it cannot be written.
     """
-    final = folder / folder_name(metadata["step"], kind)
+    final = folder / checkpoint_folder_name(metadata["step"], kind)
     partial = folder / f"{PARTIAL}{final.name}"
-    first = processes.is_first()
+    first = processes.is_first_process()
     try:
-        if not processes.any_of(first and final.exists()):
+        if not processes.any_process(first and final.exists()):
             if first:
                 shutil.rmtree(partial, ignore_errors=True)
                 partial.mkdir(parents=True)
-            processes.meet("checkpoint begins")
+            processes.wait_for_all("checkpoint begins")
             with _literal(partial.resolve()) as place, ocp.Checkpointer(_handler()) as checkpointer:
-                checkpointer.save(place / "state", flatten(state))
+                checkpointer.save(place / "state", flatten_state(state))
             if first:
                 _describe(partial, {"format": FORMAT, **metadata})
                 os.rename(partial, final)
@@ -82,7 +84,7 @@ def save(folder: Path, names: tuple[str, ...], state: PyTree, metadata: dict, ki
     finally:
         if first:
             shutil.rmtree(partial, ignore_errors=True)
-    processes.meet("checkpoint ends")
+    processes.wait_for_all("checkpoint ends")
     return final
 
 
@@ -99,25 +101,25 @@ def _literal(folder: Path) -> Iterator[Path]:
     if not PATTERN & set(str(folder)):
         yield folder
         return
-    if processes.several():
+    if processes.has_several():
         raise ValueError(f"paths of runs of several processes must not contain {' '.join(sorted(PATTERN))}")
     with tempfile.TemporaryDirectory() as lent:
         yield Path(lent)
         shutil.move(Path(lent) / "state", folder / "state")
 
 
-def rewind(folder: Path, checkpoint: Path) -> None:
+def rewind_to_checkpoint(folder: Path, checkpoint: Path) -> None:
     """Points `latest` at `checkpoint` and removes later checkpoints, which the resumed run rewrites."""
-    if processes.is_first():
-        step = metadata(checkpoint)["step"]
+    if processes.is_first_process():
+        step = read_metadata(checkpoint)["step"]
         _settle(folder)
-        _point(folder, ("latest",), folder_name(step))
-        forget_after(folder, step)
+        _point(folder, ("latest",), checkpoint_folder_name(step))
+        remove_later_checkpoints(folder, step)
 
 
-def forget_after(folder: Path, step: int) -> None:
+def remove_later_checkpoints(folder: Path, step: int) -> None:
     """Removes checkpoints of later environment steps, and the names that point at them."""
-    if not folder.is_dir() or not processes.is_first():
+    if not folder.is_dir() or not processes.is_first_process():
         return
     _settle(folder)
     for path in list(folder.iterdir()):
@@ -127,20 +129,20 @@ def forget_after(folder: Path, step: int) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def copy_until(source: Path, folder: Path, step: int) -> None:
+def copy_checkpoints_until(source: Path, folder: Path, step: int) -> None:
     """Copies the checkpoints up to an environment step, and the names that point at them, to a new folder."""
     for path in sorted(source.iterdir()):
         held = source / (_target(path) or path.name)
-        if not (held / METADATA).is_file() or (facts := metadata(held))["step"] > step:
+        if not (held / METADATA).is_file() or (facts := read_metadata(held))["step"] > step:
             continue
-        name = folder_name(facts["step"], _kind(facts))
+        name = checkpoint_folder_name(facts["step"], _kind(facts))
         if not (folder / name).exists():
             shutil.copytree(held, folder / name)
         if CHECKPOINT.fullmatch(path.name) is None:
             _point(folder, (path.name,), name)
 
 
-def folder_name(step: int, kind: str = "step") -> str:
+def checkpoint_folder_name(step: int, kind: str = "step") -> str:
     """Returns the folder name of a checkpoint by its environment step; `kind` is one of `KINDS`."""
     return f"{kind}_{step:012d}"
 
@@ -196,8 +198,8 @@ def _settle(folder: Path) -> None:
         named = not path.is_symlink() and not path.name.startswith(".") and _step(path.name) < 0
         if not named or not (path / METADATA).is_file():
             continue
-        facts = metadata(path)
-        target = folder / folder_name(facts["step"], _kind(facts))
+        facts = read_metadata(path)
+        target = folder / checkpoint_folder_name(facts["step"], _kind(facts))
         if target.exists():
             shutil.rmtree(path)
         else:
@@ -205,7 +207,7 @@ def _settle(folder: Path) -> None:
         _point(folder, (path.name,), target.name)
 
 
-def find(path: str | Path, name: str) -> Path:
+def find_checkpoint(path: str | Path, name: str) -> Path:
     """Resolves a checkpoint's folder from a run folder, its `checkpoints` folder, or the checkpoint itself.
 
     If nothing is named `latest`, as in copies without links, it means the last complete checkpoint.
@@ -232,16 +234,16 @@ def find(path: str | Path, name: str) -> Path:
     raise CheckpointError(f"{path}: has no checkpoint named {name!r}{there}")
 
 
-def exists(path: str | Path, name: str) -> bool:
-    """Whether `find` succeeds."""
+def has_checkpoint(path: str | Path, name: str) -> bool:
+    """Whether `find_checkpoint` succeeds."""
     try:
-        find(path, name)
+        find_checkpoint(path, name)
     except CheckpointError:
         return False
     return True
 
 
-def metadata(folder: Path) -> dict:
+def read_metadata(folder: Path) -> dict:
     """Reads a checkpoint's metadata.
 
     Raises:
@@ -257,11 +259,11 @@ def metadata(folder: Path) -> dict:
     return facts
 
 
-def restore(folder: Path, like: PyTree, prefix: str = "") -> PyTree:
+def restore_state(folder: Path, like: PyTree, prefix: str = "") -> PyTree:
     """Restores a state, or a part of it.
 
     Args:
-      folder: as returned by `find`.
+      folder: as returned by `find_checkpoint`.
       like: structure, shapes and dtypes from `jax.eval_shape`, of the state or of a part of it. Arrays with a
         `NamedSharding` are read onto its devices, independent of the devices they were saved from.
       prefix: key path of that part in the state, as in `.policies['attacker']`.
@@ -302,10 +304,10 @@ def _handler() -> ocp.PyTreeCheckpointHandler:
     return ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
 
 
-def flatten(state: PyTree) -> dict[str, np.ndarray | jax.Array]:
+def flatten_state(state: PyTree) -> dict[str, np.ndarray | jax.Array]:
     """Flattens a tree to arrays by key path: typed keys as key data, arrays on one device as NumPy arrays.
 
-    Empty arrays, which Orbax rejects, are omitted; `restore` recreates them from their shapes.
+    Empty arrays, which Orbax rejects, are omitted; `restore_state` recreates them from their shapes.
     """
     leaves = jax.tree_util.tree_flatten_with_path(state)[0]
     return {jax.tree_util.keystr(path): _plain(leaf) for path, leaf in leaves if leaf.size}

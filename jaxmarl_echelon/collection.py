@@ -12,7 +12,7 @@ from pathlib import Path
 THRESHOLDS = (200_000, 50, 1_000)
 
 
-def is_command() -> bool:
+def is_package_command() -> bool:
     """Whether this process runs a command of the package, not a program that imports it.
 
     Also correct while the package itself is imported, before `python -m` has found its module.
@@ -26,7 +26,7 @@ def is_command() -> bool:
 
 
 @cache
-def collect_rarely() -> None:
+def raise_gc_thresholds() -> None:
     """Raises the thresholds for the rest of the process, and skips the final collection at its end."""
     gc.set_threshold(*THRESHOLDS)
     atexit.register(gc.freeze)

@@ -22,7 +22,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from jaxmarl_echelon.collection import collect_rarely
+from jaxmarl_echelon.collection import raise_gc_thresholds
 from jaxmarl_echelon.config_sources import Sources, config_directory
 from jaxmarl_echelon.terminal import lossy_output
 
@@ -43,13 +43,13 @@ class UsageError(ValueError):
     """Invalid user input; the message is one line."""
 
 
-def guarded(main: Callable[[], Any]) -> Any:
+def run_guarded(main: Callable[[], Any]) -> Any:
     """Runs a command line and returns its result; user errors become one line on stderr with exit status 2.
 
     JAXMARL_TRACEBACK=1 shows the traceback instead. The command continues if its standard output fails. From
     this call on garbage is collected rarely, also in processes of a sweep's launcher.
     """
-    collect_rarely()
+    raise_gc_thresholds()
     try:
         with lossy_output():
             return main()
@@ -85,7 +85,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message)
 
 
-def program(module: str, script: str) -> str:
+def invoked_command(module: str, script: str) -> str:
     """Returns the invoked command: the console script, or `python -m module`."""
     return script if Path(sys.argv[0]).stem == script else f"python -m {module}"
 
@@ -102,33 +102,33 @@ def use_compilation_cache() -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
 
 
-def groups() -> list[str]:
+def config_groups() -> list[str]:
     """Lists the configuration groups of a run, without those of Hydra itself."""
     folders = (path.name for path in config_directory().iterdir() if path.is_dir())
     return sorted(name for name in folders if name != "hydra")
 
 
-def plain(arguments: Sequence[str], sources: Sources = PACKAGED) -> list[str]:
+def normalize_overrides(arguments: Sequence[str], sources: Sources = PACKAGED) -> list[str]:
     """Normalises arguments for Hydra.
 
     The plus sign of `+algo=ppo` is dropped, because all groups have defaults. Keys of `SHORT` get their
     group. Keys of mappings that accept new keys (`Sources.open_keys`) get `++`. Whole numbers can have an
-    exponent, and paths any characters, see `readable`.
+    exponent, and paths any characters, see `quote_for_hydra`.
     """
-    chosen = tuple(f"+{group}=" for group in groups())
+    chosen = tuple(f"+{group}=" for group in config_groups())
     arguments = [argument[1:] if argument.startswith(chosen) else argument for argument in arguments]
-    arguments = [readable(as_list(in_full(argument))) for argument in arguments]
+    arguments = [quote_for_hydra(bracket_list(expand_alias(argument))) for argument in arguments]
     keys = sources.open_keys()
-    return [f"++{argument}" if is_open(argument, keys) else argument for argument in arguments]
+    return [f"++{argument}" if accepts_new_keys(argument, keys) else argument for argument in arguments]
 
 
-def in_full(argument: str) -> str:
+def expand_alias(argument: str) -> str:
     """Expands a key of `SHORT` in `KEY=VALUE`."""
     key, equals, value = argument.partition("=")
     return f"{SHORT.get(key, key)}{equals}{value}"
 
 
-def readable(argument: str) -> str:
+def quote_for_hydra(argument: str) -> str:
     """Rewrites `KEY=VALUE` for Hydra's grammar: whole numbers written out, and paths in quotes.
 
     `total_env_steps=1e6` becomes `total_env_steps=1000000`. A value that the grammar rejects or does not read
@@ -163,7 +163,7 @@ def _is_legal(override: str) -> bool:
 
 def _reads_as_text(override: str, value: str) -> bool:
     try:
-        return parsed(override) == value
+        return parse_override_value(override) == value
     except UsageError:
         return False
 
@@ -175,13 +175,13 @@ def _exists(value: str) -> bool:
         return False
 
 
-def is_open(argument: str, keys: Sequence[str]) -> bool:
+def accepts_new_keys(argument: str, keys: Sequence[str]) -> bool:
     """Whether the key of `KEY=VALUE` is a mapping that accepts new keys, or is inside one."""
     key = argument.partition("=")[0]
     return any(key == name or key.startswith(f"{name}.") for name in keys)
 
 
-def as_list(argument: str) -> str:
+def bracket_list(argument: str) -> str:
     """Adds brackets around comma-separated values of `LISTS` keys, which Hydra would read as a sweep."""
     key, _, value = argument.partition("=")
     bare = key in LISTS and "," in value and value[0] not in "[\"'"
@@ -194,7 +194,7 @@ def compose_config(
     """Composes the configuration; also returns the chosen option of each group.
 
     Args:
-      overrides: items `KEY=VALUE`, as returned by `plain`.
+      overrides: items `KEY=VALUE`, as returned by `normalize_overrides`.
       sources: locations of configurations.
 
     Raises:
@@ -227,7 +227,7 @@ def _composing(sources: Sources):
         GlobalHydra.instance().hydra = outer
 
 
-def combinations(overrides: Sequence[str], sources: Sources = PACKAGED) -> list[list[str]]:
+def expand_sweep(overrides: Sequence[str], sources: Sources = PACKAGED) -> list[list[str]]:
     """Expands a sweep to the overrides of each run: the Cartesian product of its values.
 
     An interval, which only searching sweepers accept (`hydra/sweeper=optuna`), contributes its two ends.
@@ -263,7 +263,7 @@ def tuning_lines(config: DictConfig, choices: Mapping[str, str], sources: Source
       config, choices, sources: as composed.
     """
     path = sources.find(f"tuning/{choices.get('tuning')}")
-    values = leaves(OmegaConf.load(path)) if path is not None else {}
+    values = flatten_leaves(OmegaConf.load(path)) if path is not None else {}
     if not values:
         return []
     present = {key: OmegaConf.select(config, key) for key in values}
@@ -277,12 +277,14 @@ def tuning_lines(config: DictConfig, choices: Mapping[str, str], sources: Source
     return [*lines, f"overridden: {' '.join(changed)}"] if changed else lines
 
 
-def leaves(node: DictConfig, prefix: str = "") -> dict[str, Any]:
+def flatten_leaves(node: DictConfig, prefix: str = "") -> dict[str, Any]:
     """Flattens nested mappings to values by dotted key."""
     found = {}
     for key, value in node.items():
         found |= (
-            leaves(value, f"{prefix}{key}.") if isinstance(value, DictConfig) else {f"{prefix}{key}": value}
+            flatten_leaves(value, f"{prefix}{key}.")
+            if isinstance(value, DictConfig)
+            else {f"{prefix}{key}": value}
         )
     return found
 
@@ -291,10 +293,10 @@ def _check_override(override: str, sources: Sources) -> None:
     key, equals, value = override.lstrip("+~").partition("=")
     if not equals:
         raise UsageError(f"{override}: expected KEY=VALUE")
-    parsed(override)
+    parse_override_value(override)
     if key == SEARCHED:
         raise UsageError(f"{override}: use --config-dir for the folder")
-    if key in groups() and value not in (allowed := sources.options(key)):
+    if key in config_groups() and value not in (allowed := sources.options(key)):
         raise UsageError(f"{key}={value}: unknown {key}; allowed: {', '.join(allowed)}")
 
 
@@ -310,11 +312,11 @@ def split_resume(arguments: Sequence[str]) -> tuple[str | None, str | None, list
 def split_key(key: str, arguments: Sequence[str]) -> tuple[str | None, list[str]]:
     """Splits off the value of the last `KEY=` (None without one) from the arguments."""
     mine = [argument for argument in arguments if argument.lstrip("+").startswith(f"{key}=")]
-    value = parsed(mine[-1].lstrip("+")) if mine else None
+    value = parse_override_value(mine[-1].lstrip("+")) if mine else None
     return None if value is None else str(value), [a for a in arguments if a not in mine]
 
 
-def parsed(override: str) -> Any:
+def parse_override_value(override: str) -> Any:
     """Parses the value of `KEY=VALUE`; raises UsageError if it is invalid or a sweep."""
     read = _read_override(override)
     if read.is_sweep_override():
@@ -329,7 +331,7 @@ def _read_override(override: str) -> Override:
         raise UsageError(f"{override}: {str(error).splitlines()[0]}") from error
 
 
-def overridden(
+def apply_overrides(
     config: DictConfig,
     choices: Mapping[str, str],
     overrides: Sequence[str],
@@ -342,7 +344,7 @@ def overridden(
     Args:
       config: the saved configuration; not modified.
       choices: its chosen options.
-      overrides: items `KEY=VALUE`, as returned by `plain`.
+      overrides: items `KEY=VALUE`, as returned by `normalize_overrides`.
       sources: locations of `tracking` options.
 
     Raises:
@@ -356,7 +358,7 @@ def overridden(
         if key == "tracking" and value != choices.get(key):
             config.tracking = compose_config([f"{key}={value}"], sources)[0].tracking
             choices[key] = value
-        elif key in groups() or "@" in key:
+        elif key in config_groups() or "@" in key:
             if value != str(choices.get(key)):
                 kept = f"a resumed run keeps its {key}={choices.get(key)}"
                 raise UsageError(f"{override.lstrip('+')}: {kept}")
@@ -370,21 +372,28 @@ def _explain(error: Exception, overrides: Sequence[str], sources: Sources) -> st
     for override in overrides:
         key = override.lstrip("+~").partition("=")[0]
         if f"'{key}'" in message or f"override '{override}'" in message:
-            chosen = [o for o in overrides if o.partition("=")[0] in groups()]
+            chosen = [o for o in overrides if o.partition("=")[0] in config_groups()]
             # The key can be inside the value: pool.shares={magic: 1}.
             within = re.search(rf"full_key: ({re.escape(key)}\.\S+)", str(error.__cause__))
             key = within[1] if within else key
             with _composing(sources):
-                return unknown(override, key, compose(sources.name, overrides=[*chosen, *sources.searched()]))
+                return unknown_key_message(
+                    override, key, compose(sources.name, overrides=[*chosen, *sources.searched()])
+                )
     return message.splitlines()[0]
 
 
 def set_value(config: DictConfig, key: str, value: str) -> None:
-    """Overrides one value of a saved configuration by its text; see `put`."""
-    put(config, key, parsed(readable(as_list(f"{key}={value}"))), typed=f"{key}={value}")
+    """Overrides one value of a saved configuration by its text; see `set_override`."""
+    set_override(
+        config,
+        key,
+        parse_override_value(quote_for_hydra(bracket_list(f"{key}={value}"))),
+        typed=f"{key}={value}",
+    )
 
 
-def put(config: DictConfig, key: str, value: Any, typed: str | None = None) -> None:
+def set_override(config: DictConfig, key: str, value: Any, typed: str | None = None) -> None:
     """Overrides one value of a configuration.
 
     Args:
@@ -399,8 +408,8 @@ def put(config: DictConfig, key: str, value: Any, typed: str | None = None) -> N
     typed = f"{key}={value}" if typed is None else typed
     try:
         before = OmegaConf.select(config, key, default=config)
-        if before is config and not is_open(key, PACKAGED.open_keys()):
-            raise UsageError(unknown(typed, key, config))
+        if before is config and not accepts_new_keys(key, PACKAGED.open_keys()):
+            raise UsageError(unknown_key_message(typed, key, config))
         if OmegaConf.is_dict(before) and before is not config and not isinstance(value, Mapping):
             raise UsageError(f"{typed}: must be a mapping, with the keys {', '.join(map(str, before))}")
         OmegaConf.update(config, key, value, force_add=True)
@@ -408,7 +417,7 @@ def put(config: DictConfig, key: str, value: Any, typed: str | None = None) -> N
         raise UsageError(f"{typed}: {str(error).splitlines()[0]}") from error
 
 
-def unknown(override: str, key: str, node: DictConfig) -> str:
+def unknown_key_message(override: str, key: str, node: DictConfig) -> str:
     """Formats the message for an unknown key: the closest match, and the allowed keys.
 
     Args:

@@ -21,15 +21,15 @@ from jaxmarl_echelon.training.acting.random_streams import Stream, run_key, stre
 from jaxmarl_echelon.training.config import build, input_files
 from jaxmarl_echelon.training.config.role_assignment import FROZEN
 from jaxmarl_echelon.training.host import reference_scores
-from jaxmarl_echelon.training.host.run_record import environment, evaluation_values
+from jaxmarl_echelon.training.host.run_record import evaluation_values, versioned_name
 from jaxmarl_echelon.training.program import evaluation
 from jaxmarl_echelon.training.program.agents import make_actors
-from jaxmarl_echelon.training.program.program import Program, make_program, scored_assessment
+from jaxmarl_echelon.training.program.program import Program, evaluation_as_in_training, make_program
 
 
-def parse() -> argparse.Namespace:
+def parse_evaluate_arguments() -> argparse.Namespace:
     """Reads the command line."""
-    program = command_line.program("jaxmarl_echelon.evaluate", "jaxmarl-evaluate")
+    program = command_line.invoked_command("jaxmarl_echelon.evaluate", "jaxmarl-evaluate")
     parser = command_line.Parser(prog=program, description=__doc__)
     parser.add_argument("path", help="a run folder, its checkpoints folder, or one checkpoint")
     parser.add_argument(
@@ -66,7 +66,7 @@ def parse() -> argparse.Namespace:
     return parser.parse_intermixed_args()  # overrides may follow options
 
 
-def load(path: str, name: str, overrides=(), *, policy_only: bool = False):
+def load_run(path: str, name: str, overrides=(), *, policy_only: bool = False):
     """Rebuilds a run from a checkpoint.
 
     If `overrides` name a frozen policy for a role, that policy replaces the learnt one. Files named in
@@ -84,19 +84,19 @@ def load(path: str, name: str, overrides=(), *, policy_only: bool = False):
     Raises:
       ValueError: one line, for a checkpoint or a configuration that cannot be read, or a changed file.
     """
-    folder = checkpoints.find(path, name)
-    facts = checkpoints.metadata(folder)
-    config, said = build.saved(facts), set()
-    for override in map(command_line.in_full, overrides):
+    folder = checkpoints.find_checkpoint(path, name)
+    facts = checkpoints.read_metadata(folder)
+    config, said = build.read_saved_config(facts), set()
+    for override in map(command_line.expand_alias, overrides):
         key, _, value = override.partition("=")
         command_line.set_value(config, key, value)
-        said |= input_files.named(OmegaConf.to_container(config, resolve=True), key)
-    optional_packages.require(config, facts["config"]["choices"], ("env",))
-    run_config = build.read(config)
-    read = {name: found for name, found in input_files.of(facts).items() if name not in said}
-    held = read if policy_only else input_files.held(run_config)
-    input_files.require_same(
-        read, input_files.read_by(run_config, learning=False), folder.parent.parent, held
+        said |= input_files.files_under_key(OmegaConf.to_container(config, resolve=True), key)
+    optional_packages.require_packages(config, facts["config"]["choices"], ("env",))
+    run_config = build.build_run_config(config)
+    read = {name: found for name, found in input_files.files_in_metadata(facts).items() if name not in said}
+    held = read if policy_only else input_files.policy_runs_in_state(run_config)
+    input_files.require_unchanged_files(
+        read, input_files.hash_input_files(run_config, learning=False), folder.parent.parent, held
     )
     program = make_program(run_config, make_actors(run_config))
     like = jax.eval_shape(lambda key: program.policy(program.init(key)), run_key(run_config.seed))
@@ -107,17 +107,19 @@ def load(path: str, name: str, overrides=(), *, policy_only: bool = False):
         if actor.startswith(FROZEN) and actor != before.get(role)
     }
     own = {name: policy for name, policy in like.policies.items() if name not in other}
-    state = checkpoints.restore(folder, like.replace(policies=own))
+    state = checkpoints.restore_state(folder, like.replace(policies=own))
     return folder, facts, run_config, program, state.replace(policies=state.policies | other)
 
 
 def main() -> None:
     """Scores a checkpoint by the command line."""
     command_line.use_compilation_cache()
-    arguments = parse()
+    arguments = parse_evaluate_arguments()
     if arguments.episodes is not None and arguments.episodes < 1:
         raise command_line.UsageError(f"--episodes={arguments.episodes}: must be at least 1")
-    folder, facts, config, program, state = load(arguments.path, arguments.checkpoint, arguments.overrides)
+    folder, facts, config, program, state = load_run(
+        arguments.path, arguments.checkpoint, arguments.overrides
+    )
     episodes = arguments.episodes or config.eval_episodes
     if arguments.episode is not None and not 0 <= arguments.episode < episodes:
         raise command_line.UsageError(f"--episode={arguments.episode}: must be from 0 to {episodes - 1}")
@@ -129,50 +131,52 @@ def main() -> None:
     output = arguments.output or folder.parent.parent / f"evaluation_{folder.name}"
     output.mkdir(parents=True, exist_ok=True)
     played = play_actors(program, config, state, episodes, baselines=arguments.baselines)
-    rows = {name: scores(program, result) for name, result in played.items()}
+    rows = {name: evaluation_scores(program, result) for name, result in played.items()}
     tasks = {name: task_scores(program, result) for name, result in played.items()}
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(f"checkpoint: {folder} ({facts['step']:,} steps)")
-    present = environment(program.env.spec)
+    present = versioned_name(program.env.spec)
     if (trained_in := facts.get("environment", present)) != present:
         console.print(f"warning: trained on {trained_in}, evaluated on {present}; behaviour differs")
     for line in (*program.env.describe(), *program.env.left_out()):
         console.print(line, markup=False, soft_wrap=True)
     spec = program.env.spec
-    for table in (*tables.actors(rows, episodes, spec), *tables.tasks(tasks, spec)):
+    for table in (*tables.actor_tables(rows, episodes, spec), *tables.task_tables(tasks, spec)):
         console.print(table)
     if not arguments.overrides:
-        console.print(reproduction(program, config, state, facts))
+        console.print(reproduce_scores(program, config, state, facts))
     (output / "evaluation.json").write_text(json.dumps(rows, indent=2) + "\n")
     if program.env.spec.tasks:
         (output / "tasks.json").write_text(json.dumps(tasks, indent=2) + "\n")
     if arguments.ladder:
-        steps = ladder(program, config, state, episodes)
-        console.print(tables.ladder(steps, episodes))
+        steps = score_ladder(program, config, state, episodes)
+        console.print(tables.ladder_table(steps, episodes))
         (output / "ladder.json").write_text(json.dumps(steps, indent=2) + "\n")
         plots.ladder_plot(output / "ladder.png", steps)
     if arguments.realism:
-        alike = likeness(arguments, program.env.comparison.settings)
-        console.print(tables.realism(alike))
+        alike = score_realism(arguments, program.env.comparison.settings)
+        console.print(tables.realism_table(alike))
         (output / "realism.json").write_text(json.dumps(alike, indent=2) + "\n")
     if viewer:
         shown = arguments.episode, console
-        show(program, config, state, viewer, episodes, output, *shown, told=arguments.show)
+        show_episodes(program, config, state, viewer, episodes, output, *shown, told=arguments.show)
 
 
-def acting_as(program: Program, names, number, *, greedy: bool = True):
+def replace_policy_by_script(program: Program, names, number, *, greedy: bool = True):
     """Returns `(env) -> controllers`; traced `number` n >= 1 replaces the policy by the n-th script."""
     role = program.role
 
     def seats(env):
-        scripts = [controllers.script(controllers.find_script(env, role, name)) for name in names]
+        scripts = [
+            controllers.make_script_controller(controllers.find_script(env, role, name)) for name in names
+        ]
         acting = program.controllers(env, greedy)
-        return acting | {role: controllers.one_of([acting[role], *scripts], number)}
+        return acting | {role: controllers.switch_controller([acting[role], *scripts], number)}
 
     return seats
 
 
-def likeness(arguments: argparse.Namespace, settings) -> dict[str, dict[str, float]]:
+def score_realism(arguments: argparse.Namespace, settings) -> dict[str, dict[str, float]]:
     """Scores the similarity of recordings and rollouts of the policy and, with baselines, of scripts.
 
     Args:
@@ -181,15 +185,15 @@ def likeness(arguments: argparse.Namespace, settings) -> dict[str, dict[str, flo
     """
     needed = [f"env.{key}={value}" for key, value in settings.items()]
     overrides = [*arguments.overrides, *needed]
-    _, _, config, program, state = load(arguments.path, arguments.checkpoint, overrides)
+    _, _, config, program, state = load_run(arguments.path, arguments.checkpoint, overrides)
     comparison = program.env.comparison
     names = program.env.baselines if arguments.baselines else ()
 
     @jax.jit
     def play(number, key, state, world):
-        seats = acting_as(program, names, number, greedy=False)
+        seats = replace_policy_by_script(program, names, number, greedy=False)
         how = {"episodes": comparison.episodes, "record": comparison.snapshot, "world": world}
-        return program.evaluate_as(seats, state.policies, state, key, **how).frames
+        return program.evaluate_with_controllers(seats, state.policies, state, key, **how).frames
 
     keys = jax.random.split(stream_key(config.seed, Stream.FINAL), comparison.rollouts)
     return {
@@ -207,43 +211,45 @@ def play_actors(
     environment's baseline scripts.
     """
     key = stream_key(config.seed, Stream.FINAL)
-    names = program.env.baselines if baselines else reference_scores.names(program)
+    names = program.env.baselines if baselines else reference_scores.reference_names(program)
 
     @jax.jit
     def play(number, policies, state, world):
-        seats = acting_as(program, names, number)
-        return program.evaluate_as(seats, policies, state, key, episodes=episodes, world=world)
+        seats = replace_policy_by_script(program, names, number)
+        return program.evaluate_with_controllers(seats, policies, state, key, episodes=episodes, world=world)
 
     actors = {"trained policy": (0, state.policies)}
     if baselines:
         untrained = jax.jit(lambda key, world: program.policy(program.init(key, world=world)).policies)
         start = run_key(config.seed), program.world
-        compiled = untrained.lower(*start).compile(compiler_options=compiler.quick())
+        compiled = untrained.lower(*start).compile(compiler_options=compiler.quick_compile_options())
         actors["untrained policy"] = 0, compiled(*start)
     actors |= {name: (number, state.policies) for number, name in enumerate(names, 1)}
     world = program.world
     return {name: play(*actor, state, world) for name, actor in actors.items()}
 
 
-def reproduction(program, config, state, facts: Mapping[str, Any]) -> str:
+def reproduce_scores(program, config, state, facts: Mapping[str, Any]) -> str:
     """Repeats the evaluation of training; returns a line with its result and whether it was reproduced.
 
     Args:
-      program, config, state: from `load`.
+      program, config, state: from `load_run`.
       facts: the checkpoint's metadata.
     """
-    _, assessment = jax.device_get(jax.jit(scored_assessment(program, config.seed))(state, program.world))
+    _, assessment = jax.device_get(
+        jax.jit(evaluation_as_in_training(program, config.seed))(state, program.world)
+    )
     values = evaluation_values(assessment.scalars, assessment.result, program.env.spec)
-    parts = [f"return {formats.fixed(values['eval_agg/avg_reward'], 1)}"]
+    parts = [f"return {formats.format_fixed(values['eval_agg/avg_reward'], 1)}"]
     if (column := program.env.spec.score_column) is not None:
-        parts.insert(0, f"{program.env.spec.score} {formats.fixed(values[f'eval_agg/{column}'], 2)}")
+        parts.insert(0, f"{program.env.spec.score} {formats.format_fixed(values[f'eval_agg/{column}'], 2)}")
     return (
         f"the {config.eval_episodes} episodes that chose checkpoints during training: {', '.join(parts)}; "
-        f"{comparison(facts, values)}"
+        f"{compare_scores(facts, values)}"
     )
 
 
-def comparison(facts: Mapping[str, Any], values: Mapping[str, float]) -> str:
+def compare_scores(facts: Mapping[str, Any], values: Mapping[str, float]) -> str:
     """Formats the comparison of values with those that training recorded for the checkpoint, if any."""
     if (step := facts.get("scored_at", facts["step"])) != facts["step"]:
         return f"training did not score this policy, but the one of {step:,} steps"
@@ -254,9 +260,9 @@ def comparison(facts: Mapping[str, Any], values: Mapping[str, float]) -> str:
     return f"the score recorded there is {same}"
 
 
-def scores(program: Program, result: evaluation.Evaluation) -> dict[str, float]:
+def evaluation_scores(program: Program, result: evaluation.Evaluation) -> dict[str, float]:
     """Returns an evaluation's values, as in `eval.csv`."""
-    scalars = evaluation.summary(result, program.env.spec, program.role)
+    scalars = evaluation.summarize_evaluation(result, program.env.spec, program.role)
     return evaluation_values(scalars, jax.device_get(result), program.env.spec)
 
 
@@ -264,11 +270,11 @@ def task_scores(program: Program, result: evaluation.Evaluation) -> dict[str, di
     """Returns an evaluation's values per task that occurred."""
     if program.env.spec.score is None:
         return {}
-    parts = evaluation.by_task(result, program.env.spec)
-    return {task: scores(program, part) for task, part in parts.items()}
+    parts = evaluation.split_by_task(result, program.env.spec)
+    return {task: evaluation_scores(program, part) for task, part in parts.items()}
 
 
-def ladder(program, config, state, episodes: int) -> list[dict]:
+def score_ladder(program, config, state, episodes: int) -> list[dict]:
     """Scores the policy on the task of each curriculum stage, on held-out episodes.
 
     Raises:
@@ -282,7 +288,7 @@ def ladder(program, config, state, episodes: int) -> list[dict]:
                 f"--ladder: the run has no stages, and {program.env.spec.name} has no curriculum for it"
             )
         composed, _ = command_line.compose_config([f"curriculum={program.env.ladder}"])
-        curriculum = build.build(composed.curriculum, "curriculum", _partial_=True)(program.env)
+        curriculum = build.instantiate_node(composed.curriculum, "curriculum", _partial_=True)(program.env)
         course = curriculum.init()
     key = stream_key(config.seed, Stream.FINAL)
 
@@ -293,7 +299,7 @@ def ladder(program, config, state, episodes: int) -> list[dict]:
 
     rows = []
     for index, name in enumerate(curriculum.stages):
-        values = scores(program, play(state, index, program.world))
+        values = evaluation_scores(program, play(state, index, program.world))
         spec = program.env.spec
         rows.append(
             {
@@ -307,7 +313,7 @@ def ladder(program, config, state, episodes: int) -> list[dict]:
     return rows
 
 
-def show(
+def show_episodes(
     program,
     config,
     state,
@@ -333,7 +339,7 @@ def show(
 
     recorded = jax.device_get(play(state, program.world))
     if episode is None:
-        episode = interesting(program, recorded)
+        episode = select_episode(program, recorded)
     if told:
         text = viewer.text(recorded, episode)
         console.print(f"episode {episode}:\n{text}", markup=False, highlight=False, soft_wrap=True)
@@ -345,11 +351,11 @@ def show(
     console.print(f"pictures: {output}")
 
 
-def interesting(program: Program, result) -> int:
+def select_episode(program: Program, result) -> int:
     """Selects the episode to animate: the first with the highest positive score, else the highest return."""
     spec = program.env.spec
     if spec.score is not None:
-        score = np.asarray(results.ratio(*result.scores(spec), empty=0.0))
+        score = np.asarray(results.divide_or_empty(*result.scores(spec), empty=0.0))
         if score.max() > 0:
             return int(np.argmax(score))
     returns = np.asarray(result.mean_return(program.role))
@@ -358,7 +364,7 @@ def interesting(program: Program, result) -> int:
 
 def script() -> None:
     """Runs the console script."""
-    command_line.guarded(main)
+    command_line.run_guarded(main)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from jaxmarl_echelon.collection import is_command
+from jaxmarl_echelon.collection import is_package_command
 
 OWN = ("algos", "physics")
 
@@ -27,7 +27,7 @@ def require_own_packages() -> None:
         there = "no package" if found is None else found.origin or list(found.submodule_search_locations)
         own = installed / name
         line = f"{name}: Python finds {there}, which hides {own}; rename it, or start in another folder"
-        if is_command():
+        if is_package_command():
             print(f"error: {line}", file=sys.stderr)
             raise SystemExit(2)
         raise ImportError(line)

@@ -21,7 +21,7 @@ PLUGINS = (
 )
 
 
-def require(config: DictConfig, choices: Mapping[str, str], groups: tuple[str, ...] = ()) -> None:
+def require_packages(config: DictConfig, choices: Mapping[str, str], groups: tuple[str, ...] = ()) -> None:
     """Checks that the optional packages of a configuration are installed.
 
     Args:

@@ -113,7 +113,7 @@ def load_policy(path: str | Path, role: str | None = None, checkpoint: str = "be
       ValueError: one line, for a missing or unreadable checkpoint, or another role.
     """
     command_line.use_compilation_cache()
-    _, _, config, _, state = evaluate.load(path, checkpoint, policy_only=True)
+    _, _, config, _, state = evaluate.load_run(path, checkpoint, policy_only=True)
     return make_policy(config, state, role)
 
 

@@ -32,7 +32,7 @@ _ending = threading.Lock()
 _handlers: list[Any] = []
 
 
-def start(setting: Any) -> None:
+def join_processes(setting: Any) -> None:
     """Joins the processes of a run; must be called once, before any other use of JAX.
 
     Args:
@@ -43,15 +43,15 @@ def start(setting: Any) -> None:
       ValueError: one line, for an invalid setting, if no cluster is recognised, or if the other processes
         cannot be reached in time.
     """
-    arguments = read(setting)
+    arguments = read_distributed(setting)
     if arguments is None or jax.distributed.is_initialized():
         return
     limit = arguments["initialization_timeout"]
     if (address := arguments.get("coordinator_address")) and arguments["process_id"] > 0:
         _await(address, limit)
-    failed = f"distributed={shown(setting)}: no start within {limit} s"
+    failed = f"distributed={describe_distributed(setting)}: no start within {limit} s"
     # If other processes are missing, JAX aborts with pages of text; this timer ends the process earlier.
-    watch = threading.Timer(limit, end, (f"{failed} (not all processes joined)", USAGE))
+    watch = threading.Timer(limit, end_process, (f"{failed} (not all processes joined)", USAGE))
     watch.daemon = True
     watch.start()
     try:
@@ -60,11 +60,11 @@ def start(setting: Any) -> None:
         raise ValueError(f"{failed} ({' '.join(str(error).split())[:160]})") from error
     finally:
         watch.cancel()
-    if several():
-        on_abort(f"{GONE}; continue with resume=auto")
+    if has_several():
+        end_on_abort(f"{GONE}; continue with resume=auto")
 
 
-def read(setting: Any) -> dict[str, Any] | None:
+def read_distributed(setting: Any) -> dict[str, Any] | None:
     """Returns the arguments of `jax.distributed.initialize`, None for "off"; raises a one-line ValueError."""
     if setting in (None, False, OFF):
         return None
@@ -93,7 +93,7 @@ def read(setting: Any) -> dict[str, Any] | None:
     return TIMEOUTS | dict(setting)
 
 
-def shown(setting: Any) -> str:
+def describe_distributed(setting: Any) -> str:
     """Formats the setting for messages."""
     return setting["coordinator_address"] if isinstance(setting, Mapping) else str(setting)
 
@@ -109,53 +109,53 @@ def _await(address: str, limit: int) -> None:
     raise ValueError(f"distributed.coordinator_address={address}: no answer within {limit} s")
 
 
-def several() -> bool:
+def has_several() -> bool:
     """Whether there is more than one process."""
     return jax.distributed.is_initialized() and jax.process_count() > 1
 
 
-def is_first() -> bool:
+def is_first_process() -> bool:
     """Whether this process is the one that writes files and draws."""
-    return not several() or jax.process_index() == 0
+    return not has_several() or jax.process_index() == 0
 
 
-def any_of(flag: bool) -> bool:
+def any_process(flag: bool) -> bool:
     """Whether the flag is set in any process; all processes must call this."""
-    return bool(multihost_utils.process_allgather(np.array(flag)).any()) if several() else flag
+    return bool(multihost_utils.process_allgather(np.array(flag)).any()) if has_several() else flag
 
 
-def least(number: float) -> float:
+def minimum_over_processes(number: float) -> float:
     """Returns the minimum over all processes, in float32; all processes must call this."""
-    return float(multihost_utils.process_allgather(np.float32(number)).min()) if several() else number
+    return float(multihost_utils.process_allgather(np.float32(number)).min()) if has_several() else number
 
 
-def first_says(text: str) -> str:
+def broadcast_first(text: str) -> str:
     """Returns the text of process 0, at most 1,000 bytes; all processes must call this."""
-    if not several():
+    if not has_several():
         return text
     mine = text.encode()[:1000].ljust(1000, b"\0")
     told = multihost_utils.broadcast_one_to_all(np.frombuffer(mine, np.uint8))
     return bytes(np.asarray(told, np.uint8)).rstrip(b"\0").decode()
 
 
-def meet(where: str) -> None:
+def wait_for_all(where: str) -> None:
     """Waits until all processes have called this."""
-    if several():
+    if has_several():
         multihost_utils.sync_global_devices(where)
 
 
-def lost(error: BaseException | None) -> bool:
+def is_connection_lost(error: BaseException | None) -> bool:
     """Whether an error indicates that another process cannot be reached any more."""
     kinds = isinstance(error, jax.errors.JaxRuntimeError | ValueError)
-    return several() and kinds and any(word in str(error) for word in LOST)
+    return has_several() and kinds and any(word in str(error) for word in LOST)
 
 
-def shortened(line: str, error: BaseException) -> str:
+def append_error(line: str, error: BaseException) -> str:
     """Appends the beginning of an error's message to a line."""
     return f"{line} ({' '.join(str(error).split())[:160]})"
 
 
-def on_abort(line: str) -> None:
+def end_on_abort(line: str) -> None:
     """Ends the process with this line and status 1 when JAX would abort it.
 
     JAX aborts from its own thread: after the heartbeat timeout if another process is gone, at once if process
@@ -163,7 +163,7 @@ def on_abort(line: str) -> None:
     type), so SIGABRT is caught; a handler of the module `signal` would wait for the main thread, which can be
     blocked in a collective. JAX's earlier log lines stay on stderr.
     """
-    handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda _: end(line))
+    handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda _: end_process(line))
     _handlers.append(handler)  # C holds no reference
     library = ctypes.CDLL(None)
     library.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
@@ -171,7 +171,7 @@ def on_abort(line: str) -> None:
     library.signal(signal.SIGABRT, ctypes.cast(handler, ctypes.c_void_p))
 
 
-def end(line: str, status: int = 1) -> NoReturn:
+def end_process(line: str, status: int = 1) -> NoReturn:
     """Prints one line and exits at once; a regular exit would wait for the processes that are gone."""
     if not _ending.acquire(blocking=False):
         threading.Event().wait()  # another thread is ending this process

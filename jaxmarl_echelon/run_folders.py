@@ -21,7 +21,7 @@ def require_newest(checkpoint: Path, named: str | Path) -> None:
     """Checks that a run can continue in its folder from a checkpoint, without losing later checkpoints.
 
     Args:
-      checkpoint: as returned by `checkpoints.find`.
+      checkpoint: as returned by `checkpoints.find_checkpoint`.
       named: the path as written by the user.
 
     Raises:
@@ -31,19 +31,19 @@ def require_newest(checkpoint: Path, named: str | Path) -> None:
     run = run_of(checkpoint)
     if run is None:
         raise checkpoints.CheckpointError(f"resume={named}: checkpoint outside of a run; {elsewhere}")
-    facts = checkpoints.metadata(checkpoint)
-    for folder in (run, *members(run, facts)):
-        if not checkpoints.exists(folder, "latest"):
+    facts = checkpoints.read_metadata(checkpoint)
+    for folder in (run, *member_folders(run, facts)):
+        if not checkpoints.has_checkpoint(folder, "latest"):
             continue
-        latest = checkpoints.find(folder, "latest")
-        if (step := checkpoints.metadata(latest)["step"]) > facts["step"]:
+        latest = checkpoints.find_checkpoint(folder, "latest")
+        if (step := checkpoints.read_metadata(latest)["step"]) > facts["step"]:
             raise checkpoints.CheckpointError(
                 f"resume={named}: checkpoint of step {facts['step']}; {folder} has continued to step {step}, "
                 f"which would be removed; {elsewhere}"
             )
 
 
-def members(run: Path, facts: dict) -> list[Path]:
+def member_folders(run: Path, facts: dict) -> list[Path]:
     """Lists the folders of a group's members, from the metadata of its checkpoint; empty for a single run."""
     return [run / name for name in facts.get("group", ())]
 
@@ -57,30 +57,30 @@ def copy_run(checkpoint: Path, folder: Path) -> Path:
     Raises:
       CheckpointError: one line, if it cannot be copied; the new folder is removed.
     """
-    facts = checkpoints.metadata(checkpoint)
-    if processes.is_first():
+    facts = checkpoints.read_metadata(checkpoint)
+    if processes.is_first_process():
         try:
             _copy(checkpoint, facts, folder)
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
             reason = " ".join(str(error).split())[:200]
             raise checkpoints.CheckpointError(f"{folder}: the run could not be copied ({reason})") from error
-    return folder / CHECKPOINTS / checkpoints.folder_name(facts["step"])
+    return folder / CHECKPOINTS / checkpoints.checkpoint_folder_name(facts["step"])
 
 
 def _copy(checkpoint: Path, facts: dict, folder: Path) -> None:
     run = run_of(checkpoint)
     if run is None:
-        shutil.copytree(checkpoint, folder / CHECKPOINTS / checkpoints.folder_name(facts["step"]))
+        shutil.copytree(checkpoint, folder / CHECKPOINTS / checkpoints.checkpoint_folder_name(facts["step"]))
         return
-    for part in (run, *members(run, facts)):
+    for part in (run, *member_folders(run, facts)):
         place = folder / part.relative_to(run)
         (place / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
         for table in ("metrics.csv", *CsvSink.FILES.values()):
             if (part / table).is_file():
                 shutil.copy2(part / table, place / table)
         if (part / CHECKPOINTS).is_dir():
-            checkpoints.copy_until(part / CHECKPOINTS, place / CHECKPOINTS, facts["step"])
+            checkpoints.copy_checkpoints_until(part / CHECKPOINTS, place / CHECKPOINTS, facts["step"])
 
 
 def require_free(path: Path) -> None:
@@ -96,21 +96,21 @@ def require_free(path: Path) -> None:
 
 
 @contextmanager
-def locked(folders: Iterable[Path]) -> Iterator[None]:
-    """Holds the locks of run folders in process 0, see `run_lock.held`; errors reach every process."""
+def lock_run_folders(folders: Iterable[Path]) -> Iterator[None]:
+    """Holds the locks of run folders in process 0, see `run_lock.hold_locks`; errors reach every process."""
     refused = ""
     with ExitStack() as stack:
-        if processes.is_first():
+        if processes.is_first_process():
             try:
-                stack.enter_context(run_lock.held(folders))
+                stack.enter_context(run_lock.hold_locks(folders))
             except run_lock.LockedError as error:
                 refused = str(error)
-        if refused := processes.first_says(refused):
+        if refused := processes.broadcast_first(refused):
             raise run_lock.LockedError(refused)
         yield
 
 
-def discard(folder: Path, *around: Path) -> None:
+def discard_folders(folder: Path, *around: Path) -> None:
     """Removes a run's folder, and its empty parents in `around`, the innermost first."""
     shutil.rmtree(folder)
     with suppress(OSError):
@@ -124,15 +124,15 @@ def require_shared(folder: Path) -> None:
     Raises:
       ValueError: one line, in every process.
     """
-    if not processes.several():
+    if not processes.has_several():
         return
-    mark = processes.first_says(f".shared_{os.getpid()}")
+    mark = processes.broadcast_first(f".shared_{os.getpid()}")
     place = next(parent for parent in folder.resolve().parents if parent.is_dir())
-    if processes.is_first():
+    if processes.is_first_process():
         (place / mark).touch()
-    processes.meet("shared folder")
-    lacking = processes.any_of(not (place / mark).exists())
-    if processes.is_first():
+    processes.wait_for_all("shared folder")
+    lacking = processes.any_process(not (place / mark).exists())
+    if processes.is_first_process():
         (place / mark).unlink()
     if lacking:
         raise ValueError(f"output_dir={folder}: must be on a file system that all processes share")

@@ -28,7 +28,7 @@ class LockedError(ValueError):
 
 
 @contextmanager
-def held(folders: Iterable[Path]) -> Iterator[None]:
+def hold_locks(folders: Iterable[Path]) -> Iterator[None]:
     """Holds the locks of run folders; creates missing folders.
 
     Raises:
@@ -44,8 +44,8 @@ def held(folders: Iterable[Path]) -> Iterator[None]:
 def _held(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     lock, ended = folder / NAME, threading.Event()
-    mine = {"host": socket.gethostname(), "process": os.getpid(), "started": started(os.getpid())}
-    acquire(lock, mine)
+    mine = {"host": socket.gethostname(), "process": os.getpid(), "started": process_start_time(os.getpid())}
+    _acquire_lock(lock, mine)
     beats = threading.Thread(target=_beat, args=(lock, mine, ended), daemon=True)
     beats.start()
     try:
@@ -56,7 +56,7 @@ def _held(folder: Path) -> Iterator[None]:
         lock.unlink(missing_ok=True)
 
 
-def acquire(lock: Path, mine: dict) -> None:
+def _acquire_lock(lock: Path, mine: dict) -> None:
     """Creates a lock, replacing that of a dead process; raises LockedError."""
     while True:
         with suppress(FileExistsError), lock.open("x", encoding="utf-8") as file:
@@ -68,12 +68,12 @@ def acquire(lock: Path, mine: dict) -> None:
 def require_dead(lock: Path) -> str:
     """Returns the text of a lock whose process is dead; raises LockedError if it is alive."""
     found = _read(lock)
-    if lives(lock, found):
+    if _owner_lives(lock, found):
         raise LockedError(f"{lock.parent}: {_owner(found)} is writing into this folder ({lock})")
     return found
 
 
-def lives(lock: Path, text: str) -> bool:
+def _owner_lives(lock: Path, text: str) -> bool:
     """Whether the process that holds a lock with this text is alive."""
     try:
         owner = json.loads(text)
@@ -81,7 +81,7 @@ def lives(lock: Path, text: str) -> bool:
     except (ValueError, KeyError, TypeError):
         host, process, since = None, 0, None  # incomplete, because it is being written, or damaged
     if host == socket.gethostname():
-        return process_lives(process) and started(process) == since
+        return _process_lives(process) and process_start_time(process) == since
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         if _read(lock) != text:
@@ -90,7 +90,7 @@ def lives(lock: Path, text: str) -> bool:
     return False
 
 
-def process_lives(number: int) -> bool:
+def _process_lives(number: int) -> bool:
     """Whether a process with this number exists on this machine."""
     if os.name == "nt":
         kernel = ctypes.windll.kernel32
@@ -109,7 +109,7 @@ def process_lives(number: int) -> bool:
     return True
 
 
-def started(number: int) -> str:
+def process_start_time(number: int) -> str:
     """Returns the start time of a process in clock ticks since boot, as text; empty except on Linux."""
     with suppress(OSError, IndexError):
         # The program's name, in brackets before this field, can contain spaces and brackets.

@@ -78,7 +78,7 @@ def lossy_output() -> Iterator[None]:
 
 
 @contextmanager
-def unattended() -> Iterator[None]:
+def without_prompts() -> Iterator[None]:
     """Replaces standard input by an empty file, so that libraries do not prompt the user."""
     before = sys.stdin
     with open(os.devnull, encoding="utf-8") as nobody:

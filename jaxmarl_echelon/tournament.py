@@ -19,15 +19,15 @@ from jaxmarl_echelon.training.acting.random_streams import Stream, stream_key
 from jaxmarl_echelon.training.config.role_assignment import POOL, SHARED
 from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.program import round_robin
-from jaxmarl_echelon.training.program.round_robin import Sides
+from jaxmarl_echelon.training.program.round_robin import MatchRoles
 
 # Folded into the seed's key, to separate the ratings' key from that of the games.
 RATED = 17
 
 
-def parse() -> argparse.Namespace:
+def parse_tournament_arguments() -> argparse.Namespace:
     """Reads the command line."""
-    program = command_line.program("jaxmarl_echelon.tournament", "jaxmarl-tournament")
+    program = command_line.invoked_command("jaxmarl_echelon.tournament", "jaxmarl-tournament")
     parser = command_line.Parser(prog=program, description=__doc__)
     parser.add_argument("paths", nargs="+", help="run folders or checkpoints, all of one task and network")
     parser.add_argument("--checkpoint", default="latest", help="checkpoint of a run folder (default: latest)")
@@ -46,17 +46,17 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def entrants(path: str, checkpoint: str, snapshots: int):
+def load_entrants(path: str, checkpoint: str, snapshots: int):
     """Loads a run's policies by name (the last learner and some of its pool), its program and its sides."""
-    folder, _, config, program, state = evaluate.load(path, checkpoint)
-    sides = sides_of(config, program)
+    folder, _, config, program, state = evaluate.load_run(path, checkpoint)
+    sides = opposing_sides(config, program)
     owner = sides.ours if sides.ours in config.algos else program.role
     policy = sides.agent.policy_state(state.policies[owner])
-    label = label_of(folder.parent.parent)
+    label = run_label(folder.parent.parent)
     found = {label: policy}
     if config.pooled is not None and config.controllers[config.pooled] == POOL + owner:
         like = jax.eval_shape(program.init, jax.random.key(0)).pool
-        pool = checkpoints.restore(folder, like, ".pool")
+        pool = checkpoints.restore_state(folder, like, ".pool")
         first = config.pool.learners
         filled = np.flatnonzero(np.asarray(pool.kind)[: first + config.pool.capacity] == SNAPSHOT)
         filled = filled[np.argsort(np.asarray(pool.iteration)[filled])]
@@ -67,13 +67,13 @@ def entrants(path: str, checkpoint: str, snapshots: int):
     return found, program, sides
 
 
-def label_of(folder: Path) -> str:
+def run_label(folder: Path) -> str:
     """Returns the name of a run; members of a group of runs are named by both of their folders."""
     alone = (folder / "config.yaml").exists()
     return folder.name if alone else f"{folder.parent.name}/{folder.name}"
 
 
-def sides_of(config: RunConfig, program) -> Sides:
+def opposing_sides(config: RunConfig, program) -> MatchRoles:
     """Returns the two opposing roles; raises ValueError if one policy cannot play both."""
     roles = program.env.spec.roles
     first, last = roles[0], roles[-1]
@@ -83,13 +83,13 @@ def sides_of(config: RunConfig, program) -> Sides:
         raise ValueError(f"{program.env.spec.name}: must have opposing roles, or turns")
     owner = config.controllers[first.name].removeprefix(SHARED).removeprefix(POOL)
     owner = owner if owner in program.agents else first.name
-    return Sides(first.name, last.name, program.agents[owner])
+    return MatchRoles(first.name, last.name, program.agents[owner])
 
 
 def main() -> None:
     """Plays and rates a tournament by the command line."""
     command_line.use_compilation_cache()
-    arguments = parse()
+    arguments = parse_tournament_arguments()
     for option, least in (("games", 1), ("snapshots", 0)):
         value = getattr(arguments, option)
         if value < least:
@@ -98,7 +98,7 @@ def main() -> None:
         raise command_line.UsageError(f"--rating={arguments.rating}: must be one of {', '.join(SYSTEMS)}")
     policies = {}
     for path in arguments.paths:
-        found, program, sides = entrants(path, arguments.checkpoint, arguments.snapshots)
+        found, program, sides = load_entrants(path, arguments.checkpoint, arguments.snapshots)
         round_robin.require_even_seats(program.env.spec, arguments.games)
         if repeated := policies.keys() & found.keys():
             raise ValueError(f"{path}: duplicate entry {min(repeated)}; runs must have different names")
@@ -108,7 +108,7 @@ def main() -> None:
         raise ValueError(f"{' '.join(arguments.paths)}: must have networks of one shape")
     together = jax.tree.map(lambda *x: jnp.stack(x), *policies.values())
     play = jax.jit(
-        lambda policies, key, world: round_robin.play_all(
+        lambda policies, key, world: round_robin.play_round_robin(
             program, sides, policies, key, arguments.games, world, arguments.scripts
         )
     )
@@ -116,26 +116,26 @@ def main() -> None:
     scores = np.asarray(play(together, key, program.world))
     system = rating_system(arguments.rating, games_per_pair=2 * arguments.games)
     spec = program.env.spec
-    rating = round_robin.refitted(jax.random.fold_in(key, RATED), system, scores, graded=spec.graded)
+    rating = round_robin.fit_ratings(jax.random.fold_in(key, RATED), system, scores, graded=spec.graded)
     pairs = rating[:, None], rating[None]
     expected, quality = (np.asarray(told(*pairs)) for told in (system.expected, system.quality))
-    payoff = round_robin.payoffs(scores)
+    payoff = round_robin.mean_scores(scores)
     arguments.output.mkdir(parents=True, exist_ok=True)
     names = [*policies, *arguments.scripts]
-    report(names, payoff, rating, expected, quality)
+    print_ratings(names, payoff, rating, expected, quality)
     rows = {
         "names": names,
         "payoff": payoff.tolist(),
         "rating": rating.tolist(),
         "expected": expected.tolist(),
         "quality": quality.tolist(),
-        "games": round_robin.outcomes(scores).tolist(),
+        "games": round_robin.count_results(scores).tolist(),
     }
     (arguments.output / "tournament.json").write_text(json.dumps(rows) + "\n")
     matrix_plot(arguments.output / "payoffs.png", names, payoff)
 
 
-def report(
+def print_ratings(
     names: list[str], payoff: np.ndarray, rating: np.ndarray, expected: np.ndarray, quality: np.ndarray
 ) -> None:
     """Prints the entries with ratings, scores, expected scores and match quality, the highest rated first.
@@ -164,7 +164,7 @@ def report(
 
 def script() -> None:
     """Runs the console script."""
-    command_line.guarded(main)
+    command_line.run_guarded(main)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from algos.on_policy.update_sizes import Plan
+from algos.on_policy.update_sizes import UpdateSizes
 from jaxmarl_echelon import checkpoints, command_line, optional_packages, processes, run_folders
 from jaxmarl_echelon.command_line import AUTO, PACKAGED
 from jaxmarl_echelon.config_sources import MAIN, Sources
@@ -28,7 +28,7 @@ from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.training.config import build, input_files
 from jaxmarl_echelon.training.host import devices, loop, memory, variants, vectorized_runs
 from jaxmarl_echelon.training.host import resume as resuming
-from jaxmarl_echelon.training.host.devices import Layout
+from jaxmarl_echelon.training.host.devices import DeviceLayout
 from jaxmarl_echelon.training.program.program import make_program
 
 USAGE = """usage: {program} [KEY=VALUE ...]      train one run
@@ -48,7 +48,7 @@ USAGE = """usage: {program} [KEY=VALUE ...]      train one run
 OPTIONS = ("--cfg", "--package", "--config-dir", "--config-name")
 
 
-def start(
+def start_run(
     config: DictConfig, choices: dict[str, str], sources: Sources = PACKAGED, folder: Path | None = None
 ) -> dict[str, Any]:
     """Starts a new run, or a group of runs, from a composed configuration; returns its summary.
@@ -57,30 +57,30 @@ def start(
       config, choices, sources: as composed.
       folder: the run's folder; None for a new one.
     """
-    processes.start(config.distributed)
+    processes.join_processes(config.distributed)
     tracker = make_tracker(config)
-    layout = placed(config)
+    layout = configured_devices(config)
     config.shards = layout.shards if config.shards is None else config.shards
     job = read_job(config, choices, layout)
     if folder is None:
-        stamp = processes.first_says(datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
+        stamp = processes.broadcast_first(datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
         folder = command_line.new_run_folder(config, choices, stamp)
-    for line in command_line.tuning_lines(config, choices, sources) if processes.is_first() else ():
+    for line in command_line.tuning_lines(config, choices, sources) if processes.is_first_process() else ():
         print(line)
-    return execute(job, folder, tracker)
+    return execute_job(job, folder, tracker)
 
 
-def placed(config: DictConfig) -> Layout:
-    """Chooses the devices that a configuration requests; raises ValueError as `devices.choose`."""
+def configured_devices(config: DictConfig) -> DeviceLayout:
+    """Chooses the devices that a configuration requests; raises ValueError as `devices.choose_layout`."""
     shards = config.shards
     if shards is not None and (isinstance(shards, bool) or not isinstance(shards, int) or shards < 1):
         raise ValueError(f"shards={shards}: must be a whole number of at least 1")
     grouped = variants.is_group(config)
-    members = variants.number(config) if grouped else 1
-    return devices.choose(config.devices, members, shards, grouped=grouped)
+    members = variants.count_members(config) if grouped else 1
+    return devices.choose_layout(config.devices, members, shards, grouped=grouped)
 
 
-class Continuation(NamedTuple):
+class ResumePoint(NamedTuple):
     """A run to be resumed: checkpoint, configuration and chosen options."""
 
     checkpoint: Path
@@ -88,31 +88,31 @@ class Continuation(NamedTuple):
     choices: dict[str, str]
 
 
-def continuation(path: str | Path, overrides: Sequence[str], sources: Sources = PACKAGED) -> Continuation:
+def find_resume_point(path: str | Path, overrides: Sequence[str], sources: Sources = PACKAGED) -> ResumePoint:
     """Finds a run's checkpoint and applies overrides to its configuration; see `resuming`."""
-    checkpoint = checkpoints.find(path, "latest")
-    facts = checkpoints.metadata(checkpoint)
+    checkpoint = checkpoints.find_checkpoint(path, "latest")
+    facts = checkpoints.read_metadata(checkpoint)
     if facts.get("policy_only"):
         raise checkpoints.CheckpointError(f"{path}: has only a policy; a run continues from `latest`")
-    before = build.saved(facts)
-    after, choices = command_line.overridden(before, facts["config"]["choices"], overrides, sources)
-    processes.start(after.distributed)
-    resuming.check(before, after, facts["step"], input_files.of(facts))
-    return Continuation(checkpoint, after, choices)
+    before = build.read_saved_config(facts)
+    after, choices = command_line.apply_overrides(before, facts["config"]["choices"], overrides, sources)
+    processes.join_processes(after.distributed)
+    resuming.check_changes(before, after, facts["step"], input_files.files_in_metadata(facts))
+    return ResumePoint(checkpoint, after, choices)
 
 
-def resume(
+def resume_run(
     path: str | Path, overrides: Sequence[str], sources: Sources = PACKAGED, name: str | None = None
 ) -> dict[str, Any]:
     """Resumes a run from its checkpoint, with overrides of its configuration; returns its summary.
 
     Args:
       path: a run folder or a checkpoint.
-      overrides, sources: as for `continuation`.
+      overrides, sources: as for `find_resume_point`.
       name: name of a new folder, for a copy of the run at this checkpoint; None to continue in place.
     """
     run_folders.require_free(Path(path))
-    checkpoint, config, choices = continuation(path, overrides, sources)
+    checkpoint, config, choices = find_resume_point(path, overrides, sources)
     folder = run_folders.run_of(checkpoint)
     if name is None:
         run_folders.require_newest(checkpoint, path)
@@ -120,12 +120,14 @@ def resume(
         config.run_name = name
         folder = command_line.new_run_folder(config, choices, name)
     tracker = make_tracker(config)
-    job = read_job(config, choices, placed(config))
-    read = input_files.of(checkpoints.metadata(checkpoint))
-    input_files.require_same(read, job.resolved[input_files.KEY], checkpoint.parent.parent, job.held)
+    job = read_job(config, choices, configured_devices(config))
+    read = input_files.files_in_metadata(checkpoints.read_metadata(checkpoint))
+    input_files.require_unchanged_files(
+        read, job.resolved[input_files.KEY], checkpoint.parent.parent, job.held
+    )
     # Restored here as a test, so that an unreadable checkpoint raises before files are written.
     job.restore(checkpoint)
-    return execute(job, folder, tracker, checkpoint)
+    return execute_job(job, folder, tracker, checkpoint)
 
 
 def continue_or_start(
@@ -139,17 +141,17 @@ def continue_or_start(
     if config.run_name is None:
         raise command_line.UsageError(f"resume={AUTO}: needs run_name=NAME, the run's folder")
     folder = command_line.run_folder(config, choices, config.run_name)
-    if not checkpoints.exists(folder, "latest"):
-        return start(config, choices, sources, folder)
+    if not checkpoints.has_checkpoint(folder, "latest"):
+        return start_run(config, choices, sources, folder)
     # These two only locate the folder.
     said = [o for o in overrides if not o.startswith(("run_name=", "output_dir="))]
-    return resume(folder, said, sources)
+    return resume_run(folder, said, sources)
 
 
 def make_tracker(config: DictConfig) -> Tracker:
     """Builds the tracker of a configuration; only the first of several processes has sinks."""
-    tracker = build.build(config.tracking, "tracking")
-    return tracker if processes.is_first() else Tracker({})
+    tracker = build.instantiate_node(config.tracking, "tracking")
+    return tracker if processes.is_first_process() else Tracker({})
 
 
 class Job(NamedTuple):
@@ -162,9 +164,9 @@ class Job(NamedTuple):
       replay_bytes: size of the replay buffers in bytes.
       members: names of a group's members, which are its subfolders; empty for a single run.
       score: name of the score, or None.
-      plans: role name to `Plan`, for roles that learn from segments.
+      plans: role name to `UpdateSizes`, for roles that learn from segments.
       layout: the devices.
-      held: see `files.held`.
+      held: see `files.policy_runs_in_state`.
     """
 
     resolved: dict
@@ -173,44 +175,48 @@ class Job(NamedTuple):
     replay_bytes: int
     members: tuple[str, ...]
     score: str | None
-    plans: dict[str, Plan]
-    layout: Layout
+    plans: dict[str, UpdateSizes]
+    layout: DeviceLayout
     held: Collection[str] = ()
 
 
-def read_job(config: DictConfig, choices: dict[str, str], layout: Layout = devices.ALONE) -> Job:
+def read_job(config: DictConfig, choices: dict[str, str], layout: DeviceLayout = devices.ALONE) -> Job:
     """Reads and validates the configuration; raises a one-line ValueError before files are written."""
-    optional_packages.require(config, choices)
+    optional_packages.require_packages(config, choices)
     # Not saved: processes are started again when the run continues, each with its own settings.
     own = {"choices": choices, "distributed": processes.OFF}
     resolved = OmegaConf.to_container(config, resolve=True) | own
     if variants.is_group(config):
-        members = variants.members(config, choices)
-        read = {name: found for one in members for name, found in input_files.read_by(one.config).items()}
-        resolved = input_files.named_absolutely(resolved, read)
+        members = variants.expand_members(config, choices)
+        read = {
+            name: found for one in members for name, found in input_files.hash_input_files(one.config).items()
+        }
+        resolved = input_files.with_absolute_paths(resolved, read)
         contract.require_traces(members[0].config.env)
         needed = memory.check_replay(members[0].config, len(members), layout)
         program = make_program(members[0].config, tuned=True)
         together = partial(vectorized_runs.train_group, members, resolved, layout=layout)
-        restore = partial(vectorized_runs.read_checkpoint, members, program)
+        restore = partial(vectorized_runs.read_group_checkpoint, members, program)
         score = program.env.spec.score
-        plans = build.plans(members[0].config)
+        plans = build.update_sizes_of_learners(members[0].config)
         names = tuple(member.name for member in members)
-        held = input_files.held(members[0].config)
+        held = input_files.policy_runs_in_state(members[0].config)
         return Job(resolved, together, restore, needed, names, score, plans, layout, held)
-    run = build.read(config)
-    resolved = input_files.named_absolutely(resolved, input_files.read_by(run))
+    run = build.build_run_config(config)
+    resolved = input_files.with_absolute_paths(resolved, input_files.hash_input_files(run))
     contract.require_traces(run.env)
     needed = memory.check_replay(run, layout=layout)
     program = make_program(run, tuned=True)
-    alone = partial(loop.train, run, program, resolved, layout=layout)
+    alone = partial(loop.train_run, run, program, resolved, layout=layout)
     restore = partial(resuming.read_checkpoint, run, program)
     score = program.env.spec.score
-    plans = build.plans(run)
-    return Job(resolved, alone, restore, needed, (), score, plans, layout, input_files.held(run))
+    plans = build.update_sizes_of_learners(run)
+    return Job(
+        resolved, alone, restore, needed, (), score, plans, layout, input_files.policy_runs_in_state(run)
+    )
 
 
-def execute(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None = None) -> dict[str, Any]:
+def execute_job(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None = None) -> dict[str, Any]:
     """Runs the loop and returns its summary.
 
     Process 0 writes the configuration, the summary and the plots to the folder.
@@ -226,38 +232,38 @@ def execute(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None = 
     """
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
     run_folders.require_shared(folder)
-    with run_folders.locked((folder, *(folder / name for name in job.members))):
+    with run_folders.lock_run_folders((folder, *(folder / name for name in job.members))):
         if checkpoint is not None and run_folders.run_of(checkpoint) != folder:
             checkpoint = run_folders.copy_run(checkpoint, folder)
-        return execute_locked(job, folder, tracker, checkpoint, missing)
+        return execute_locked_job(job, folder, tracker, checkpoint, missing)
 
 
-def execute_locked(
+def execute_locked_job(
     job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None, missing: Sequence[Path]
 ) -> dict[str, Any]:
-    """Runs `execute` in a locked folder; `missing` lists the folders that did not exist before."""
-    first = processes.is_first()
+    """Runs `execute_job` in a locked folder; `missing` lists the folders that did not exist before."""
+    first = processes.is_first_process()
     gone = f"{processes.GONE}; continue with resume={folder}"
-    if processes.several():
-        processes.on_abort(gone)
+    if processes.has_several():
+        processes.end_on_abort(gone)
     if first:
-        announce(job, folder)
-    processes.meet("run begins")
+        announce_job(job, folder)
+    processes.wait_for_all("run begins")
     try:
         summary = job.train(folder, tracker, checkpoint)
     except memory.MemoryPlanError:
         if first and missing:
-            run_folders.discard(*missing)
+            run_folders.discard_folders(*missing)
         raise
     except checkpoints.CheckpointError as error:
-        if processes.lost(error.__cause__):
-            processes.end(processes.shortened(gone, error.__cause__))
-        if processes.several():
-            processes.end(str(error))
+        if processes.is_connection_lost(error.__cause__):
+            processes.end_process(processes.append_error(gone, error.__cause__))
+        if processes.has_several():
+            processes.end_process(str(error))
         raise
     except (ValueError, jax.errors.JaxRuntimeError) as error:
-        if processes.lost(error):
-            processes.end(processes.shortened(gone, error))
+        if processes.is_connection_lost(error):
+            processes.end_process(processes.append_error(gone, error))
         if not isinstance(error, ValueError):
             raise
         # The configuration is valid at this point, so this is not a user error.
@@ -267,11 +273,11 @@ def execute_locked(
             print(f"stopped: {error}", file=sys.stderr)
         raise SystemExit(1) from None
     if first:
-        conclude(job, folder, summary)
+        conclude_job(job, folder, summary)
     return summary
 
 
-def announce(job: Job, folder: Path) -> None:
+def announce_job(job: Job, folder: Path) -> None:
     """Writes the configuration, and prints devices and sizes of the run."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(job.resolved)))
@@ -281,10 +287,10 @@ def announce(job: Job, folder: Path) -> None:
     if job.replay_bytes:
         print(f"replay buffer: {job.replay_bytes / 1e6:,.1f} MB")
     for role, plan in job.plans.items():
-        Console().print(tables.plan(role, plan))
+        Console().print(tables.update_size_table(role, plan))
 
 
-def conclude(job: Job, folder: Path, summary: dict) -> None:
+def conclude_job(job: Job, folder: Path, summary: dict) -> None:
     """Draws the plots and prints the tables."""
     # Importing matplotlib takes as long as importing jax, and not every process draws.
     from jaxmarl_echelon.tracking import plots, pool_plot
@@ -295,19 +301,19 @@ def conclude(job: Job, folder: Path, summary: dict) -> None:
         pool_plot.pool_plot(folder / "pool.png", folder / "pool.csv")
     if job.members:
         plots.variants_plot(folder / "variants.png", summary["variants"])
-        Console().print(tables.variants(summary["variants"]))
+        Console().print(tables.variant_table(summary["variants"]))
     print(f"run folder: {folder}")
     if summary["status"] == "stopped":
         print(f"stopped; continue with {shlex.quote(f'resume={folder}')}")
 
 
-def without_dashes(argument: str) -> str:
+def strip_dashes(argument: str) -> str:
     """Converts `--KEY=VALUE`, the form of W&B sweeps, to `KEY=VALUE`; options are unchanged."""
     is_override = argument.startswith("--") and "=" in argument and argument.partition("=")[0] not in OPTIONS
     return argument.removeprefix("--") if is_override else argument
 
 
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
+def parse_train_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Parses a command line: Hydra's options and overrides."""
     parser = command_line.Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("-h", "--help", action="store_true")
@@ -317,7 +323,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("-cd", "--config-dir")
     parser.add_argument("-cn", "--config-name", default=MAIN)
     parser.add_argument("overrides", nargs="*", default=[])
-    read = parser.parse_intermixed_args([without_dashes(one) for one in arguments])
+    read = parser.parse_intermixed_args([strip_dashes(one) for one in arguments])
     if read.package is not None and read.cfg is None:
         raise command_line.UsageError(f"--package={read.package}: needs --cfg job")
     return read
@@ -325,28 +331,28 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def main() -> None:
     """Trains, continues or shows runs by the command line; see `USAGE`."""
-    arguments = parse(sys.argv[1:])
+    arguments = parse_train_arguments(sys.argv[1:])
     if arguments.help:
-        usage = USAGE.format(program=command_line.program("jaxmarl_echelon.train", "jaxmarl-train"))
-        print(f"{usage}\n\ngroups: {', '.join(command_line.groups())}")
+        usage = USAGE.format(program=command_line.invoked_command("jaxmarl_echelon.train", "jaxmarl-train"))
+        print(f"{usage}\n\ngroups: {', '.join(command_line.config_groups())}")
         return
     command_line.use_compilation_cache()
     sources = Sources(arguments.config_dir, arguments.config_name)
-    overrides = command_line.plain(arguments.overrides, sources)
+    overrides = command_line.normalize_overrides(arguments.overrides, sources)
     if arguments.cfg is not None:
-        show(overrides, sources, arguments.package, multirun=arguments.multirun)
+        show_config(overrides, sources, arguments.package, multirun=arguments.multirun)
     elif arguments.multirun:
-        sweep(overrides, sources)
+        run_sweep(overrides, sources)
     else:
         where, name, overrides = command_line.split_resume(overrides)
         if where in (None, AUTO):
-            launch(where, *command_line.compose_config(overrides, sources), overrides, sources)
+            launch_run(where, *command_line.compose_config(overrides, sources), overrides, sources)
         else:
             # Overrides apply to the saved configuration, whose keys may differ from the default's.
-            resume(where, overrides, sources, name)
+            resume_run(where, overrides, sources, name)
 
 
-def show(overrides: Sequence[str], sources: Sources, package: str | None, *, multirun: bool) -> None:
+def show_config(overrides: Sequence[str], sources: Sources, package: str | None, *, multirun: bool) -> None:
     """Prints the configuration of the run, or of every run of a sweep, as YAML documents.
 
     Args:
@@ -354,22 +360,24 @@ def show(overrides: Sequence[str], sources: Sources, package: str | None, *, mul
       package: dotted key of the part to print; None for all.
       multirun: whether overrides may be sweeps.
     """
-    runs = command_line.combinations(overrides, sources) if multirun else [list(overrides)]
+    runs = command_line.expand_sweep(overrides, sources) if multirun else [list(overrides)]
     shown = []
     for chosen in runs:
         where, _, chosen = command_line.split_resume(chosen)
         if where in (None, AUTO):
             config, _ = command_line.compose_config(chosen, sources)
         else:
-            config = continuation(where, chosen, sources).config
+            config = find_resume_point(where, chosen, sources).config
         part = config if package is None else OmegaConf.select(config, package)
         if part is None:
-            raise command_line.UsageError(command_line.unknown(f"--package={package}", package, config))
+            raise command_line.UsageError(
+                command_line.unknown_key_message(f"--package={package}", package, config)
+            )
         shown.append(OmegaConf.to_yaml(part, resolve=True) if OmegaConf.is_config(part) else f"{part}\n")
     print("---\n".join(shown), end="")
 
 
-def launch(
+def launch_run(
     where: str | None,
     config: DictConfig,
     choices: dict[str, str],
@@ -378,17 +386,17 @@ def launch(
 ) -> dict[str, Any]:
     """Starts a run (`where` is None), or resumes or starts one (`auto`); returns its summary."""
     if where is None:
-        return start(config, choices, sources)
+        return start_run(config, choices, sources)
     if where == AUTO:
         return continue_or_start(config, choices, overrides, sources)
     raise command_line.UsageError(f"resume={where}: must be {AUTO} in a sweep")
 
 
-def sweep(overrides: Sequence[str], sources: Sources) -> None:
+def run_sweep(overrides: Sequence[str], sources: Sources) -> None:
     """Runs a Hydra sweep, after checking that all combinations can be composed."""
     optional_packages.require_plugins(overrides)
-    for chosen in command_line.combinations(overrides, sources):
-        optional_packages.require(*command_line.compose_config(chosen, sources))
+    for chosen in command_line.expand_sweep(overrides, sources):
+        optional_packages.require_packages(*command_line.compose_config(chosen, sources))
     # Imported by name, so that a launcher can pickle it for other machines.
     task = import_module("jaxmarl_echelon.train").swept
     start_all = hydra.main(
@@ -405,7 +413,7 @@ def swept(sources: Sources, config: DictConfig) -> float:
     choices = {key: option for key, option in chosen.items() if "hydra" not in key}
     where, typed = command_line.split_key("resume", HydraConfig.get().overrides.task)
     config.resume = None
-    return best_score(command_line.guarded(lambda: launch(where, config, choices, typed, sources)))
+    return best_score(command_line.run_guarded(lambda: launch_run(where, config, choices, typed, sources)))
 
 
 def best_score(summary: Mapping[str, Any]) -> float:
@@ -416,7 +424,7 @@ def best_score(summary: Mapping[str, Any]) -> float:
 
 def script() -> None:
     """Runs the console script."""
-    command_line.guarded(main)
+    command_line.run_guarded(main)
 
 
 if __name__ == "__main__":

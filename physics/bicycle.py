@@ -33,7 +33,7 @@ class Motion(NamedTuple):
     speed: jax.Array
 
 
-class Drive(NamedTuple):
+class JerkState(NamedTuple):
     """State of the jerk-controlled model in addition to `Motion`, every leaf `[...]`.
 
     Attributes:
@@ -47,12 +47,12 @@ class Drive(NamedTuple):
     steering: jax.Array
 
 
-def wrap(angle: jax.Array) -> jax.Array:
+def wrap_angle(angle: jax.Array) -> jax.Array:
     """Wraps angles to [-pi, pi)."""
     return angle - 2 * jnp.pi * jnp.floor(angle / (2 * jnp.pi) + 0.5)
 
 
-def classic(
+def step_classic_bicycle(
     motion: Motion, acceleration: jax.Array, steering: jax.Array, wheelbase: jax.Array, dt: float
 ) -> Motion:
     """Advances a bicycle about the middle of its wheelbase with the mean of the old and the new speed.
@@ -66,7 +66,7 @@ def classic(
       wheelbase: m.
       dt: s.
     """
-    speed = jnp.clip(_stopped(motion.speed, motion.speed + acceleration * dt), *CLASSIC_SPEEDS)
+    speed = jnp.clip(_stop_at_sign_change(motion.speed, motion.speed + acceleration * dt), *CLASSIC_SPEEDS)
     mean = (motion.speed + speed) / 2
     slope = jnp.tan(steering)
     slip = jnp.arctan(slope / 2)
@@ -74,12 +74,12 @@ def classic(
     return Motion(
         motion.x + mean * jnp.cos(course) * dt,
         motion.y + mean * jnp.sin(course) * dt,
-        wrap(motion.heading + mean * jnp.cos(slip) * slope / wheelbase * dt),
+        wrap_angle(motion.heading + mean * jnp.cos(slip) * slope / wheelbase * dt),
         speed,
     )
 
 
-def puffer(
+def step_puffer_bicycle(
     motion: Motion,
     velocity: jax.Array,
     acceleration: jax.Array,
@@ -112,14 +112,14 @@ def puffer(
     return Motion(x, y, heading, speed), velocity
 
 
-def jerk(
+def step_jerk_bicycle(
     motion: Motion,
-    drive: Drive,
+    drive: JerkState,
     longitudinal: jax.Array,
     lateral: jax.Array,
     wheelbase: jax.Array,
     dt: float,
-) -> tuple[Motion, Drive]:
+) -> tuple[Motion, JerkState]:
     """Advances a bicycle that is controlled by its jerks along and across the heading.
 
     Accelerations integrate the jerks, the steering angle follows the lateral acceleration at a limited rate,
@@ -133,10 +133,12 @@ def jerk(
       wheelbase: m.
       dt: s.
     """
-    along = jnp.clip(_stopped(drive.longitudinal, drive.longitudinal + longitudinal * dt), *LONGITUDINAL)
-    across = jnp.clip(_stopped(drive.lateral, drive.lateral + lateral * dt), -LATERAL, LATERAL)
+    along = jnp.clip(
+        _stop_at_sign_change(drive.longitudinal, drive.longitudinal + longitudinal * dt), *LONGITUDINAL
+    )
+    across = jnp.clip(_stop_at_sign_change(drive.lateral, drive.lateral + lateral * dt), -LATERAL, LATERAL)
     gained = motion.speed + (drive.longitudinal + along) / 2 * dt
-    speed = jnp.clip(_stopped(motion.speed, gained), *JERK_SPEEDS)
+    speed = jnp.clip(_stop_at_sign_change(motion.speed, gained), *JERK_SPEEDS)
     wanted = jnp.arctan(across / jnp.square(jnp.maximum(jnp.abs(speed), 1.0)) * wheelbase)
     turn = jnp.clip(wanted - drive.steering, -STEERING_RATE * dt, STEERING_RATE * dt)
     steering = jnp.clip(drive.steering + turn, -STEERING, STEERING)
@@ -148,13 +150,13 @@ def jerk(
     moved = Motion(
         motion.x + cos * ahead - sin * left,
         motion.y + sin * ahead + cos * left,
-        wrap(motion.heading + angle),
+        wrap_angle(motion.heading + angle),
         speed,
     )
-    return moved, Drive(along, jnp.square(speed) * curvature, steering)
+    return moved, JerkState(along, jnp.square(speed) * curvature, steering)
 
 
-def _stopped(before: jax.Array, after: jax.Array) -> jax.Array:
+def _stop_at_sign_change(before: jax.Array, after: jax.Array) -> jax.Array:
     """Returns `after`, or 0 where its sign is opposite to that of `before`."""
     return jnp.where(before * after < 0, 0.0, after)
 

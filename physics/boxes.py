@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 
 
-def corners(pose: jax.Array, length: float | jax.Array, width: float | jax.Array) -> jax.Array:
+def corners_of_box(pose: jax.Array, length: float | jax.Array, width: float | jax.Array) -> jax.Array:
     """Returns the corners [4, 2] of a box at `pose` [3]: rear left, rear right, front right, front left."""
     return _placed(pose, length / 2, width / 2, np.array([-1, -1, 1, 1]), np.array([1, -1, -1, 1]))
 
 
-def overlap(
+def boxes_overlap(
     pose_a: jax.Array, size_a: jax.Array, pose_b: jax.Array, size_b: jax.Array, xp: Any = jnp
 ) -> jax.Array:
     """Tells whether two boxes share a point, by the separating axis theorem; touching counts.
@@ -48,7 +48,7 @@ def overlap(
 def boundary_intervals(length: float, width: float, spacing: float) -> tuple[int, int]:
     """Returns the numbers of pieces of a box's long and wide sides for which none exceeds `spacing` (m).
 
-    Runs on the host: the counts fix the shapes of `boundary` and `clearance`.
+    Runs on the host: the counts fix the shapes of `boundary_points` and `box_clearance`.
 
     Raises:
       ValueError: if `spacing` is not positive.
@@ -59,7 +59,7 @@ def boundary_intervals(length: float, width: float, spacing: float) -> tuple[int
     return tuple(max(1, math.ceil(side / spacing - 1e-9)) for side in (length, width))
 
 
-def boundary(pose: jax.Array, size: jax.Array, intervals: tuple[int, int] = (7, 5)) -> jax.Array:
+def boundary_points(pose: jax.Array, size: jax.Array, intervals: tuple[int, int] = (7, 5)) -> jax.Array:
     """Returns evenly spaced points on a box's boundary, its corners among them.
 
     Args:
@@ -77,7 +77,7 @@ def boundary(pose: jax.Array, size: jax.Array, intervals: tuple[int, int] = (7, 
     return _placed(pose, size[0] / 2, size[1] / 2, u, w)
 
 
-def clearance(
+def box_clearance(
     pose: jax.Array,
     size: jax.Array,
     distance_at: Callable[[jax.Array], jax.Array],
@@ -96,15 +96,15 @@ def clearance(
       pose: pose [3].
       size: size [2].
       distance_at: field, points [..., 2] -> distance [...], m.
-      intervals: see `boundary`.
+      intervals: see `boundary_points`.
 
     Returns:
       Distance [], m.
     """
-    return jnp.min(distance_at(boundary(pose, size, intervals)))
+    return jnp.min(distance_at(boundary_points(pose, size, intervals)))
 
 
-def ray_box(
+def ray_box_distances(
     scanner: jax.Array,
     angles: jax.Array,
     pose: jax.Array,

@@ -10,7 +10,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class DriverModel:
+class IDMParameters:
     """Constants of a driver.
 
     Attributes:
@@ -30,8 +30,8 @@ class DriverModel:
     hardest: float = 6.0
 
 
-def acceleration(
-    xp: Any, speed: Any, desired: Any, gap: Any, leader: Any, driver: DriverModel = DriverModel()
+def idm_acceleration(
+    xp: Any, speed: Any, desired: Any, gap: Any, leader: Any, driver: IDMParameters = IDMParameters()
 ) -> Any:
     """Returns the acceleration in m/s^2 behind the nearest leader, elementwise.
 

@@ -165,7 +165,7 @@ def _headings(points: np.ndarray, closed: bool) -> np.ndarray:
     return np.arctan2(tangent[:, 1], tangent[:, 0])
 
 
-def resample(line: Centerline, count: int) -> Centerline:
+def resample_centerline(line: Centerline, count: int) -> Centerline:
     """Resamples a centreline to `count` points joined by chords of equal length.
 
     The new points lie on the old polyline; the ends of an open line are kept. Chords that cut

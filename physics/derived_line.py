@@ -6,8 +6,8 @@ import numpy as np
 from scipy import ndimage
 
 from physics.centerline import Centerline
-from physics.gridmap import Doubt, OccupancyMap, wall_distance
-from physics.medial_loop import closed, derive_centerline
+from physics.gridmap import OccupancyMap, RefusedLine, wall_distance
+from physics.medial_loop import derive_centerline, wall_off_unseen
 
 # Required shares of a line's points: open doors and gaps in scans leave some points without a wall.
 _WALLED = 0.75
@@ -16,7 +16,7 @@ _SEEN = 0.99
 _DOTTED = 0.2
 
 
-def derived(grid: OccupancyMap) -> OccupancyMap:
+def add_derived_centerline(grid: OccupancyMap) -> OccupancyMap:
     """Returns the map with the centreline derived from its walls, or with the refused line as `doubt`.
 
     The line goes through cells that a scan has seen. If these contain no loop, all free cells are searched; a
@@ -27,18 +27,18 @@ def derived(grid: OccupancyMap) -> OccupancyMap:
         line = derive_centerline(replace(grid, seen=None))
     if line is None:
         return grid
-    found = examine(grid, line)
-    return replace(grid, centerline=line) if found is None else replace(grid, doubt=found)
+    found = examine_centerline(grid, line)
+    return replace(grid, centerline=line) if found is None else replace(grid, refused_line=found)
 
 
-def examine(grid: OccupancyMap, line: Centerline) -> Doubt | None:
+def examine_centerline(grid: OccupancyMap, line: Centerline) -> RefusedLine | None:
     """Returns the reason against a line; None if it lies between two walls, in cells that a scan has seen.
 
     The view from a point to the left and to the right has to end at a wall, neither at the image's edge nor
     in unseen cells. Each side needs this at three quarters of the points only, because of open doors. See
     docs/reference/f110.md 4.4.
     """
-    shut = closed(grid)
+    shut = wall_off_unseen(grid)
     seen = shut.distance(line.points) > 0
     near = ndimage.distance_transform_edt(~grid.occupied) * grid.resolution <= max(_DOTTED, grid.resolution)
     ends, walled = [], []
@@ -53,7 +53,7 @@ def examine(grid: OccupancyMap, line: Centerline) -> Doubt | None:
         walled.append(inside & near[row, col])
     reason = _reason(seen, *walled)
     stacked = np.stack(ends, axis=1), np.stack(walled, axis=1)
-    return None if reason is None else Doubt(line, seen, *stacked, reason)
+    return None if reason is None else RefusedLine(line, seen, *stacked, reason)
 
 
 def _reason(seen: np.ndarray, left: np.ndarray, right: np.ndarray) -> str | None:

@@ -39,7 +39,7 @@ class OccupancyMap:
     seen: np.ndarray | None = None
     notes: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()
-    doubt: "Doubt | None" = None
+    refused_line: "RefusedLine | None" = None
 
     @cached_property
     def field(self) -> np.ndarray:
@@ -50,7 +50,7 @@ class OccupancyMap:
         """Returns one line of text: the map's name, and its centreline's direction, length and source."""
         line, notes = self.centerline, "".join(f"; {note}" for note in self.notes)
         if line is None:
-            why = "" if self.doubt is None else f"; {self.doubt.reason}"
+            why = "" if self.refused_line is None else f"; {self.refused_line.reason}"
             return f"map {self.name}: no centreline{why}{notes}"
         walled = float(np.mean(self.distance(line.points) <= 0))
         warning = f", {100 * walled:.1f} % of its points in walls" if walled else ""
@@ -79,7 +79,7 @@ class OccupancyMap:
 
 
 @dataclass(frozen=True, eq=False)
-class Doubt:
+class RefusedLine:
     """A derived centreline of N points that was refused.
 
     Attributes:
@@ -123,7 +123,7 @@ def wall_distance(grid: OccupancyMap, xy: np.ndarray, angle: np.ndarray, limit: 
         total = total + np.where(moving, step, 0.0)
 
 
-def with_widths(grid: OccupancyMap, line: Centerline) -> Centerline:
+def fill_widths(grid: OccupancyMap, line: Centerline) -> Centerline:
     """Returns a centreline with its missing widths measured as distances to the walls."""
     if line.left is not None and line.right is not None:
         return line

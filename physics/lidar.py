@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 from jax.custom_batching import custom_vmap
 
-from physics.boxes import ray_box
+from physics.boxes import ray_box_distances
 from physics.mapbank import MapBank, distance_at, place_in_field
 from physics.sparse_batch import broadcast_unbatched, fold_active, put_rows, take_rows
 
@@ -111,7 +111,7 @@ class _March(NamedTuple):
         return jnp.where(travelled <= self.reach, distance, 0).astype(travelled.dtype)
 
 
-def scan(bank: MapBank, map_index: jax.Array, pose: jax.Array, lidar: Lidar) -> jax.Array:
+def scan_walls(bank: MapBank, map_index: jax.Array, pose: jax.Array, lidar: Lidar) -> jax.Array:
     """Returns noise-free distances to the walls, m; merges nested batches (leading axes or `vmap`) into one.
 
     Args:
@@ -124,7 +124,7 @@ def scan(bank: MapBank, map_index: jax.Array, pose: jax.Array, lidar: Lidar) -> 
     return _tracer(lidar)(bank, jnp.broadcast_to(map_index, pose.shape[:-1]), pose)
 
 
-def add_opponents(
+def add_opponent_boxes(
     ranges: jax.Array, pose: jax.Array, others: jax.Array, sizes: jax.Array, valid: jax.Array, lidar: Lidar
 ) -> jax.Array:
     """Shortens the ranges of beams that meet other cars.
@@ -140,11 +140,13 @@ def add_opponents(
       `[beams]` m.
     """
     angles = lidar.angles.astype(pose.dtype)
-    hits = jax.vmap(lambda box, size: ray_box(pose, angles, box, size[0], size[1]))(others, sizes)
+    hits = jax.vmap(lambda box, size: ray_box_distances(pose, angles, box, size[0], size[1]))(others, sizes)
     return jnp.minimum(ranges, jnp.where(valid[:, None], hits, jnp.inf).min(0, initial=jnp.inf))
 
 
-def add_noise(key: jax.Array, ranges: jax.Array, lidar: Lidar, sigma: jax.Array | None = None) -> jax.Array:
+def add_range_noise(
+    key: jax.Array, ranges: jax.Array, lidar: Lidar, sigma: jax.Array | None = None
+) -> jax.Array:
     """Adds independent Gaussian noise to `ranges` (any shape, m), clipped to [0, max_range].
 
     `sigma` in metres, possibly traced, replaces `lidar.noise`.

@@ -2,7 +2,7 @@
 
 The voxels along a segment are those of J. Amanatides and A. Woo, "A fast voxel traversal algorithm
 for ray tracing" (1987), with the exact number of crossings: the walk never passes the end's cell on
-any axis. `sight_clear` walks over columns only: within one it compares the word of the column with
+any axis. `is_sight_clear` walks over columns only: within one it compares the word of the column with
 the bits of the heights that the segment has there. See docs/reference/echelon.md, 'Lines of sight'.
 """
 
@@ -17,7 +17,7 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 
 from physics.sparse_batch import broadcast_unbatched, fold_active, take_rows
-from physics.voxels import Sights, Terrain, opaque_columns, sights
+from physics.voxels import SightColumns, Terrain, make_sight_columns, opaque_columns
 
 # Later than any crossing on the segment; finite, so that its product with a zero slope is 0.
 _NEVER = np.float32(1e9)
@@ -31,7 +31,7 @@ _UNROLL = 4
 _ENDED, _BLOCKED = np.uint32(1 << 30), np.uint32(1 << 31)
 
 
-def sight_clear(
+def is_sight_clear(
     terrain: Terrain, start: jax.Array, end: jax.Array, *, steps: int | None = None, share: float = 1.0
 ) -> jax.Array:
     """Returns whether no opaque voxel lies between points, bool `[...]`; symmetric in the two points.
@@ -54,10 +54,12 @@ def sight_clear(
     count = points[0][0].size
     index = jnp.broadcast_to(jnp.asarray(terrain.map_index, jnp.int32), (count,))
     rays = _Rays(*points, index, jnp.zeros((count,), jnp.int32))
-    return _walker(terrain.shape[0], steps, share)(sights(terrain), rays).reshape(start.shape[:-1])
+    return _walker(terrain.shape[0], steps, share)(make_sight_columns(terrain), rays).reshape(
+        start.shape[:-1]
+    )
 
 
-def cast(
+def find_first_voxel(
     terrain: Terrain, start: jax.Array, end: jax.Array, *, steps: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Finds the first opaque voxel on segments; the start's voxel does not count, the end's does.
@@ -81,7 +83,7 @@ def cast(
     sign = jnp.where(way < 0, -1, 1)
     slope = 1 / jnp.where(way == 0, 1, way)
     size = np.array(terrain.shape[::-1], np.int32)
-    views = sights(terrain)
+    views = make_sight_columns(terrain)
 
     def advance(_, carry):
         cell, at, hit = carry
@@ -106,7 +108,7 @@ def cast(
     return hit, jnp.clip(at, 0, 1), jnp.moveaxis(jnp.where(hit, cell, last), 0, -1)
 
 
-def in_smoke(
+def passes_smoke_cloud(
     start: jax.Array, end: jax.Array, centre: jax.Array, alive: jax.Array, radius: jax.Array
 ) -> jax.Array:
     """Returns whether segments come within `radius` of a live cloud's centre, bool `[...]`.
@@ -166,7 +168,7 @@ def _walker(height: int, steps: int | None, share: float):
             overlays = broadcast_unbatched(batched[0][1:], views[1:], axis_size)
             first_row = jnp.arange(axis_size, dtype=jnp.int32)[:, None] * overlays[0].shape[1]
             rays = rays._replace(row=rays.row + first_row)
-            views = Sights(views.stored, *(lax.collapse(v, 0, 2) for v in overlays))
+            views = SightColumns(views.stored, *(lax.collapse(v, 0, 2) for v in overlays))
         shape = rays.row.shape
         return walker(views, jax.tree.map(jnp.ravel, rays)).reshape(shape), True
 
@@ -205,7 +207,7 @@ def _arranged(rays: _Rays, size: tuple[int, int, int]) -> tuple[_Rays, jax.Array
     return rays._replace(start=start, end=end), blocked
 
 
-def _step(views: Sights, rays: _Rays):
+def _step(views: SightColumns, rays: _Rays):
     """Returns `(states [R]) -> states`, which tests one column and moves to the next one, if any."""
     start, end = rays.start, rays.end
     way = [q - p for p, q in zip(start, end, strict=True)]
@@ -243,7 +245,7 @@ def _several(step, columns: int, state: jax.Array) -> jax.Array:
     return lax.fori_loop(0, columns, lambda _, s: step(s), state, unroll=min(columns, _UNROLL))
 
 
-def _finish(views: Sights, rays: _Rays, state: jax.Array, stages: tuple) -> jax.Array:
+def _finish(views: SightColumns, rays: _Rays, state: jax.Array, stages: tuple) -> jax.Array:
     """Walks segments until they are blocked or end."""
     step = _step(views, rays)
     if not stages:

@@ -20,8 +20,8 @@ _LEGEND = (
 )
 
 
-def draw_doubt(grid: OccupancyMap) -> Image.Image:
-    """Draws a map with its refused centreline (`grid.doubt`): points between walls, and open views."""
+def draw_refused_line(grid: OccupancyMap) -> Image.Image:
+    """Draws a map with its refused centreline (`grid.refused_line`): points between walls, and open views."""
     height, width = grid.occupied.shape
     scale = _SIZE / max(height, width)
     picture = _draw_cells(grid).resize(
@@ -29,7 +29,7 @@ def draw_doubt(grid: OccupancyMap) -> Image.Image:
     )
     page = Image.new("RGB", (max(picture.width, 400), picture.height + 14 * len(_LEGEND) + 30), _FREE)
     page.paste(picture)
-    pen, doubt = ImageDraw.Draw(page), grid.doubt
+    pen, doubt = ImageDraw.Draw(page), grid.refused_line
 
     def at(xy: np.ndarray) -> list[tuple[float, float]]:
         x, y, yaw = grid.origin
@@ -53,16 +53,16 @@ def draw_doubt(grid: OccupancyMap) -> Image.Image:
     return page
 
 
-def save_doubt(grid: OccupancyMap) -> Path:
+def save_refused_line(grid: OccupancyMap) -> Path:
     """Saves the picture as `NAME_line.png` in the working folder, or in the folder for temporary files."""
-    picture = draw_doubt(grid)
+    picture = draw_refused_line(grid)
     for folder in (Path.cwd(), Path(tempfile.gettempdir())):
         try:
             picture.save(folder / f"{grid.name}_line.png")
             return folder / f"{grid.name}_line.png"
         except OSError:
             continue
-    raise ValueError(f"map={grid.name}: {grid.doubt.reason}; no picture of it could be written")
+    raise ValueError(f"map={grid.name}: {grid.refused_line.reason}; no picture of it could be written")
 
 
 def _draw_cells(grid: OccupancyMap) -> Image.Image:

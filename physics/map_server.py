@@ -17,7 +17,7 @@ from PIL import Image
 from physics.gridmap import OccupancyMap, Pose
 
 MODES = ("trinary", "scale", "raw")
-UNKNOWN = ("free", "occupied")
+UNKNOWN_STATES = ("free", "occupied")
 _NEEDED = ("image", "resolution", "origin")
 _KEYS = (*_NEEDED, "negate", "occupied_thresh", "free_thresh", "mode", "annotations")
 # Probability of the grey that map savers write for unknown cells, whatever thresholds they write.
@@ -54,7 +54,7 @@ def read_map(path: str | Path, *, unknown: str = "free") -> OccupancyMap:
     Raises:
       ValueError: the files do not describe such a map.
     """
-    if unknown not in UNKNOWN:
+    if unknown not in UNKNOWN_STATES:
         raise ValueError(f"unknown={unknown!r}: must be 'free' or 'occupied'")
     path = Path(path)
     data = _read_yaml(path)

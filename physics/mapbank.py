@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from physics.centerline import resample
-from physics.gridmap import OccupancyMap, with_widths
+from physics.centerline import resample_centerline
+from physics.gridmap import OccupancyMap, fill_widths
 
 _TILE, _SHIFT = 8, 3
 
@@ -67,7 +67,7 @@ def map_bank(maps: Sequence[OccupancyMap], spacing: float = 0.25, max_points: in
     rows, cols = -(-(np.max([grid.occupied.shape for grid in maps], axis=0) + 2) // _TILE) * _TILE
     if len(maps) * int(rows) * int(cols) >= 2**31:
         raise ValueError(f"maps: {len(maps)} maps of {rows}x{cols} cells; at most 2**31 - 1 in all")
-    lines = [None if grid.centerline is None else with_widths(grid, grid.centerline) for grid in maps]
+    lines = [None if grid.centerline is None else fill_widths(grid, grid.centerline) for grid in maps]
     longest = max((line.length for line in lines if line is not None), default=0.0)
     points = int(np.clip(np.ceil(longest / spacing) + 1, 2, max_points))
     field = np.zeros((len(maps), rows, cols), np.float32)
@@ -78,7 +78,7 @@ def map_bank(maps: Sequence[OccupancyMap], spacing: float = 0.25, max_points: in
         height, width = grid.occupied.shape
         field[m, 1 : height + 1, 1 : width + 1] = grid.field
         if line is not None:
-            line = resample(line, points)
+            line = resample_centerline(line, points)
             centerline[m] = np.stack([line.x, line.y, line.heading, line.s], axis=-1)
             half_width[m] = np.stack([line.left, line.right], axis=-1)
             length[m] = line.length

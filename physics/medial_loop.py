@@ -6,8 +6,8 @@ import numpy as np
 from scipy import ndimage, sparse
 from scipy.sparse import csgraph
 
-from physics.centerline import Centerline, centerline_from_points, resample
-from physics.gridmap import OccupancyMap, with_widths
+from physics.centerline import Centerline, centerline_from_points, resample_centerline
+from physics.gridmap import OccupancyMap, fill_widths
 
 _EIGHT = np.ones((3, 3), bool)
 # Two cells that touch only across the gap between diagonal wall cells have clearance 1.
@@ -36,7 +36,7 @@ def derive_centerline(
     Returns:
       A closed centreline with measured widths, or None if no suitable obstacle is enclosed.
     """
-    grid = closed(grid)
+    grid = wall_off_unseen(grid)
     ring = _ring(np.pad(grid.occupied, 1, constant_values=True), min_island / grid.resolution)
     if ring is None:
         return None
@@ -47,10 +47,10 @@ def derive_centerline(
         return None
     # The ring of padding shifts the cells by one.
     row, col = ((path + 0.5) * factor - 0.5 - 1).T
-    return with_widths(grid, _smooth(grid, grid.world(row, col), spacing))
+    return fill_widths(grid, _smooth(grid, grid.world(row, col), spacing))
 
 
-def closed(grid: OccupancyMap) -> OccupancyMap:
+def wall_off_unseen(grid: OccupancyMap) -> OccupancyMap:
     """Returns the map with unseen cells as walls, except specks and seams of up to `_SPECK` metres.
 
     Such seams are the intermediate greys along each wall of an image that was rescaled.
@@ -151,7 +151,7 @@ def _graph(nodes: np.ndarray, clearance: np.ndarray) -> sparse.csr_matrix:
 
 def _smooth(grid: OccupancyMap, points: np.ndarray, spacing: float) -> Centerline:
     line = centerline_from_points(points, closed=True)
-    line = resample(line, max(8, int(np.ceil(line.length / spacing))))
+    line = resample_centerline(line, max(8, int(np.ceil(line.length / spacing))))
     points = line.points if line.area > 0 else line.points[::-1]
     clearance = grid.distance(points)
     smoothed = points

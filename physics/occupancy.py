@@ -12,8 +12,8 @@ from physics.centerline import (
     read_centerline,
     unnamed_centerlines,
 )
-from physics.derived_line import derived
-from physics.gridmap import OccupancyMap, distance_field, with_widths
+from physics.derived_line import add_derived_centerline
+from physics.gridmap import OccupancyMap, distance_field, fill_widths
 from physics.map_server import read_map
 from physics.mapbank import MapBank, distance_at, map_bank, world_to_cell
 from physics.tracks import generate_track
@@ -74,7 +74,7 @@ def load_map(
         if np.mean(grid.distance(line.points) > 0) >= _FITS:
             return _with_line(grid, line, path)
         notes.append(f"ignores {path.name} in its folder, which does not fit its walls")
-    return derived(replace(grid, notes=(*grid.notes, *notes)))
+    return add_derived_centerline(replace(grid, notes=(*grid.notes, *notes)))
 
 
 def is_built_in(spec: str) -> bool:
@@ -93,7 +93,7 @@ def _with_line(grid: OccupancyMap, line: Centerline, file: Path) -> OccupancyMap
     if np.mean(grid.distance(line.points) > 0) < 0.5:
         where = str(grid.files[0])
         raise ValueError(f"centerline={str(file)!r}: most points lie in walls of {where!r}, not on its track")
-    return replace(grid, centerline=with_widths(grid, line), files=(*grid.files, file))
+    return replace(grid, centerline=fill_widths(grid, line), files=(*grid.files, file))
 
 
 def line2() -> OccupancyMap:
@@ -128,4 +128,4 @@ def line2() -> OccupancyMap:
             "spawn_6": (-45.4765, 0.2695, 0.0),
         },
     )
-    return replace(grid, centerline=with_widths(grid, grid.centerline))
+    return replace(grid, centerline=fill_widths(grid, grid.centerline))

@@ -9,7 +9,7 @@ THIN_FROM = 10  # polylines of at most so many points are kept as they are
 THIN_AREA = 0.1
 
 
-def thin(points: np.ndarray, area: float = THIN_AREA) -> np.ndarray:
+def thin_polyline(points: np.ndarray, area: float = THIN_AREA) -> np.ndarray:
     """Returns the indices of the points that thinning keeps, ascending, end points included.
 
     Sweeps over triples of kept points: if a triangle's area is below `area` (m^2), its middle point is
@@ -45,7 +45,7 @@ def _sweep(kept: list[int], x: list[float], y: list[float], doubled: float) -> l
     return result
 
 
-def cut(points: np.ndarray, longest: float) -> np.ndarray:
+def cut_polyline(points: np.ndarray, longest: float) -> np.ndarray:
     """Cuts a polyline into segments `[M, 4]` (x0, y0, x1, y1), those longer than `longest` in equal pieces.
 
     Segments of zero length are left out.
@@ -62,42 +62,42 @@ def cut(points: np.ndarray, longest: float) -> np.ndarray:
     return np.concatenate([ends[0], ends[1]], axis=1)
 
 
-def arcs(points: np.ndarray) -> np.ndarray:
+def arc_lengths(points: np.ndarray) -> np.ndarray:
     """Returns the arc lengths `[K]` from the first point to each."""
     return np.concatenate([[0.0], np.cumsum(np.hypot(*np.diff(points, axis=0).T))])
 
 
-def distinct(points: np.ndarray, apart: float = 1e-9) -> np.ndarray:
+def drop_repeated_points(points: np.ndarray, apart: float = 1e-9) -> np.ndarray:
     """Returns the points without those within `apart` metres of the previous one."""
     return points[np.concatenate([[True], np.hypot(*np.diff(points, axis=0).T) > apart])]
 
 
-def headings(points: np.ndarray) -> np.ndarray:
+def point_headings(points: np.ndarray) -> np.ndarray:
     """Returns the unwrapped heading `[K]` at each point, the mean of the two adjoining segments' headings."""
     step = np.diff(points, axis=0)
     along = np.unwrap(np.arctan2(step[:, 1], step[:, 0]))
     return np.concatenate([along[:1], (along[1:] + along[:-1]) / 2, along[-1:]])
 
 
-def interpolate(at: np.ndarray, points: np.ndarray) -> np.ndarray:
+def interpolate_polyline(at: np.ndarray, points: np.ndarray) -> np.ndarray:
     """Returns the points `[..., 2]` at given arc lengths; beyond the ends, the end points."""
-    along = arcs(points)
+    along = arc_lengths(points)
     return np.stack([np.interp(at, along, points[:, 0]), np.interp(at, along, points[:, 1])], axis=-1)
 
 
-def resample(points: np.ndarray, spacing: float) -> np.ndarray:
+def resample_polyline(points: np.ndarray, spacing: float) -> np.ndarray:
     """Resamples a polyline at equal distances of at most `spacing`, end points included."""
-    length = arcs(points)[-1]
-    return interpolate(np.linspace(0.0, length, int(np.ceil(length / spacing - 1e-9)) + 1), points)
+    length = arc_lengths(points)[-1]
+    return interpolate_polyline(np.linspace(0.0, length, int(np.ceil(length / spacing - 1e-9)) + 1), points)
 
 
-def offset(points: np.ndarray, left: float) -> np.ndarray:
+def offset_polyline(points: np.ndarray, left: float) -> np.ndarray:
     """Returns the polyline shifted to its left by `left` metres along each point's normal."""
-    heading = headings(points)
+    heading = point_headings(points)
     return points + left * np.stack([-np.sin(heading), np.cos(heading)], axis=1)
 
 
-def distance(points: np.ndarray, segments: np.ndarray) -> np.ndarray:
+def segment_distance(points: np.ndarray, segments: np.ndarray) -> np.ndarray:
     """Returns the distances of points `[..., 2]` to segments `[..., 4]`; the two broadcast."""
     # By components, because sums over axes of two are slow.
     step_x, step_y = segments[..., 2] - segments[..., 0], segments[..., 3] - segments[..., 1]
@@ -108,8 +108,8 @@ def distance(points: np.ndarray, segments: np.ndarray) -> np.ndarray:
     return np.hypot(to_x - share * step_x, to_y - share * step_y)
 
 
-def signed_distance(points: np.ndarray, segments: np.ndarray) -> np.ndarray:
-    """Returns the distances to segments, positive on their left; broadcasts like `distance`."""
+def signed_segment_distance(points: np.ndarray, segments: np.ndarray) -> np.ndarray:
+    """Returns the distances to segments, positive on their left; broadcasts like `segment_distance`."""
     step, to = segments[..., 2:] - segments[..., :2], points - segments[..., :2]
     side = step[..., 0] * to[..., 1] - step[..., 1] * to[..., 0]
-    return np.where(side < 0, -1.0, 1.0) * distance(points, segments)
+    return np.where(side < 0, -1.0, 1.0) * segment_distance(points, segments)

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from physics.polylines import distance
+from physics.polylines import segment_distance
 
 _FEW = 1 << 20  # distances computed at a time
 
@@ -40,7 +40,7 @@ def grid_over(segments: np.ndarray, cell: float) -> Grid:
     return Grid(low, columns, rows, cell)
 
 
-def near(grid: Grid, segments: np.ndarray, reach: float) -> np.ndarray:
+def list_segments_in_reach(grid: Grid, segments: np.ndarray, reach: float) -> np.ndarray:
     """Lists the segments within `reach` of each square: ascending ids `[rows, columns, E]` int16, then -1.
 
     E is the longest list, at least 1. For a point outside the grid the square nearest to it lists all
@@ -79,7 +79,7 @@ def _close(grid: Grid, segments: np.ndarray, reach: float) -> tuple[np.ndarray, 
 def _square_distance(centre: np.ndarray, half: float, segments: np.ndarray) -> np.ndarray:
     """Returns the distances `[P]` of squares to segments, pair by pair."""
     signs = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * half
-    corners = distance(centre[:, None] + signs, segments[:, None]).min(1)
+    corners = segment_distance(centre[:, None] + signs, segments[:, None]).min(1)
     ends = segments.reshape(-1, 2, 2) - centre[:, None]
     outside = np.maximum(np.abs(ends) - half, 0.0)
     apart = np.minimum(corners, np.sqrt((outside**2).sum(-1)).min(1))
@@ -94,7 +94,7 @@ def _crosses(ends: np.ndarray, half: float) -> np.ndarray:
     return boxes & (np.abs((normal * ends[:, 0]).sum(1)) <= half * np.abs(normal).sum(1))
 
 
-def nearest(grid: Grid, segments: np.ndarray, count: int, reach: float) -> np.ndarray:
+def list_nearest_segments(grid: Grid, segments: np.ndarray, count: int, reach: float) -> np.ndarray:
     """Lists the segments nearest to each square's centre: ids `[rows, columns, count]` int16, then -1.
 
     The nearest comes first, of equal ones the lower id; segments beyond `reach` are left out.
@@ -104,7 +104,7 @@ def nearest(grid: Grid, segments: np.ndarray, count: int, reach: float) -> np.nd
     at_once = max(1, _FEW // max(1, len(segments)))
     for start in range(0, len(centres) if len(segments) else 0, at_once):
         some = slice(start, start + at_once)
-        apart = distance(centres[some, None], segments)
+        apart = segment_distance(centres[some, None], segments)
         order = np.argsort(apart, axis=1, kind="stable")[:, :count]
         close = np.take_along_axis(apart, order, axis=1) <= reach
         table[some, : order.shape[1]] = np.where(close, order, -1)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from physics.bicycle import wrap
+from physics.bicycle import wrap_angle
 
 LANE_REACH = 4.0
 WRONG_WAY = 3.0
@@ -19,7 +19,7 @@ WRONG_ANGLE = float(np.deg2rad(30.0))
 ALIGNED_ANGLE = float(np.deg2rad(15.0))
 
 
-class Segments(NamedTuple):
+class RoadSegments(NamedTuple):
     """Straight road segments, every leaf `[...]`.
 
     Attributes:
@@ -35,7 +35,7 @@ class Segments(NamedTuple):
     sin: jax.Array
 
 
-class Lane(NamedTuple):
+class MatchedLane(NamedTuple):
     """The lane that a body drives on, every leaf `[...]`.
 
     Attributes:
@@ -55,17 +55,17 @@ class Lane(NamedTuple):
     angle: jax.Array
 
 
-def between(start: jax.Array, end: jax.Array) -> Segments:
+def segments_between(start: jax.Array, end: jax.Array) -> RoadSegments:
     """Builds segments from their end points `[..., 2]`; one of length 0 points along +x."""
     middle, along = (start + end) / 2, end - start
     length = jnp.hypot(along[..., 0], along[..., 1])
     safe = jnp.where(length > 0, length, 1.0)
     cos = jnp.where(length > 0, along[..., 0] / safe, 1.0)
-    return Segments(middle[..., 0], middle[..., 1], length / 2, cos, along[..., 1] / safe)
+    return RoadSegments(middle[..., 0], middle[..., 1], length / 2, cos, along[..., 1] / safe)
 
 
-def meets_box(
-    segments: Segments, x: jax.Array, y: jax.Array, cos: jax.Array, sin: jax.Array, size: jax.Array
+def segments_meet_box(
+    segments: RoadSegments, x: jax.Array, y: jax.Array, cos: jax.Array, sin: jax.Array, size: jax.Array
 ) -> jax.Array:
     """Tells whether segments share a point with a solid box, touching or inside it, by separating axes.
 
@@ -87,7 +87,9 @@ def meets_box(
     )
 
 
-def offsets(segments: Segments, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def segment_offsets(
+    segments: RoadSegments, x: jax.Array, y: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Returns distances of points from segments, offsets left of their lines, and positions along them.
 
     Returns:
@@ -101,8 +103,8 @@ def offsets(segments: Segments, x: jax.Array, y: jax.Array) -> tuple[jax.Array, 
 
 
 def match_lane(
-    segments: Segments, there: jax.Array, x: jax.Array, y: jax.Array, cos: jax.Array, sin: jax.Array
-) -> Lane:
+    segments: RoadSegments, there: jax.Array, x: jax.Array, y: jax.Array, cos: jax.Array, sin: jax.Array
+) -> MatchedLane:
     """Finds the lane segment of least cost: distance, plus 3 m if headings differ by more than 30 degrees.
 
     Args:
@@ -110,7 +112,7 @@ def match_lane(
       there: bool `[..., K]`; the candidate exists.
       x, y, cos, sin: centre and heading of the body, `[...]`.
     """
-    distance, left, _ = offsets(segments, x[..., None], y[..., None])
+    distance, left, _ = segment_offsets(segments, x[..., None], y[..., None])
     cos, sin = cos[..., None], sin[..., None]
     straight = segments.cos * cos + segments.sin * sin
     cost = distance + jnp.where(straight < np.cos(WRONG_ANGLE), WRONG_WAY, 0.0)
@@ -124,6 +126,6 @@ def match_lane(
 
     found = jnp.any(jnp.isfinite(cost), axis=-1)
     turned = pick(segments.cos * sin - segments.sin * cos)
-    angle = wrap(jnp.where(found, jnp.arctan2(turned, pick(straight)), 0.0))
+    angle = wrap_angle(jnp.where(found, jnp.arctan2(turned, pick(straight)), 0.0))
     aligned = found & (jnp.abs(angle) <= ALIGNED_ANGLE)
-    return Lane(index, found, aligned, pick(distance), jnp.where(found, pick(left), 0.0), angle)
+    return MatchedLane(index, found, aligned, pick(distance), jnp.where(found, pick(left), 0.0), angle)

@@ -164,7 +164,7 @@ def constrain_steering_rate(delta: jax.Array, rate: jax.Array, car: CarParams) -
     return jnp.where(at_stop, 0, jnp.clip(rate, car.sv_min, car.sv_max))
 
 
-def kinematic(x: jax.Array, u: jax.Array, car: CarParams) -> jax.Array:
+def kinematic_derivative(x: jax.Array, u: jax.Array, car: CarParams) -> jax.Array:
     """Derivative of the kinematic bicycle (no slip), limits included.
 
     Args:
@@ -182,7 +182,9 @@ def kinematic(x: jax.Array, u: jax.Array, car: CarParams) -> jax.Array:
     return _stack(v * jnp.cos(psi), v * jnp.sin(psi), rate, accel, yaw_rate)
 
 
-def single_track(x: jax.Array, u: jax.Array, car: CarParams, *, switch: float | jax.Array = 0.5) -> jax.Array:
+def single_track_derivative(
+    x: jax.Array, u: jax.Array, car: CarParams, *, switch: float | jax.Array = 0.5
+) -> jax.Array:
     """Derivative of the single-track car with linear tyres and load transfer, limits included.
 
     Below `switch` m/s, and at every reverse speed, the kinematic bicycle takes over: the tyre model divides
@@ -220,7 +222,7 @@ def low_level_control(
     return _stack(*_control(command[..., 0], command[..., 1], delta, v, car, gains))
 
 
-def advance(
+def advance_car(
     state: jax.Array,
     command: jax.Array,
     car: CarParams,
@@ -243,7 +245,7 @@ def advance(
       gains: gains of the low-level control.
       dt: length of the step, s.
       integrator: "rk4" or "euler".
-      switch: see `single_track`.
+      switch: see `single_track_derivative`.
 
     Returns:
       The new state [..., 7], and whether it was reverted, bool [...].

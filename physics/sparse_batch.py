@@ -22,7 +22,7 @@ _ROW = 128  # entries that are counted together when single ones are looked up
 _SHORT = 128  # masks of at most so many entries are compacted by comparisons, longer ones by a scatter
 
 
-class Active(NamedTuple):
+class ActiveEntries(NamedTuple):
     """The first active entries of a mask `[N]`.
 
     Attributes:
@@ -41,7 +41,7 @@ class Active(NamedTuple):
         return self.index < self.place.shape[0]
 
 
-def first_active(mask: jax.Array, room: int) -> Active:
+def first_active(mask: jax.Array, room: int) -> ActiveEntries:
     """Compacts the first `room` active entries of a bool mask `[N]`."""
     size = mask.shape[0]
     width = size if size <= _SHORT else 32
@@ -52,12 +52,12 @@ def first_active(mask: jax.Array, room: int) -> Active:
         place = within[0] - 1
         chosen = mask & (place == np.arange(room, dtype=np.int32)[:, None])
         index = jnp.where(chosen, np.arange(size, dtype=np.int32) - size, 0).sum(-1) + size
-        return Active(index, place, within[0, -1])
+        return ActiveEntries(index, place, within[0, -1])
     before = jnp.cumsum(within[:, -1]) - within[:, -1]
     place = (within + before[:, None]).ravel()[:size] - 1
     target = jnp.where(mask, place, room)
     index = jnp.full(room, size, jnp.int32).at[target].set(np.arange(size, dtype=np.int32), mode="drop")
-    return Active(index, place, before[-1] + within[-1, -1])
+    return ActiveEntries(index, place, before[-1] + within[-1, -1])
 
 
 def locate_active(mask: jax.Array, ranks: jax.Array) -> jax.Array:
@@ -81,7 +81,7 @@ def locate_active(mask: jax.Array, ranks: jax.Array) -> jax.Array:
 
 def fold_active(
     mask: jax.Array,
-    step: Callable[[Active, PyTree], PyTree],
+    step: Callable[[ActiveEntries, PyTree], PyTree],
     carry: PyTree,
     room: int,
     *,

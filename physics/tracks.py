@@ -10,7 +10,7 @@ from scipy import ndimage
 from scipy.interpolate import CubicSpline
 from scipy.spatial import cKDTree
 
-from physics.centerline import Centerline, centerline_from_points, read_centerline, resample
+from physics.centerline import Centerline, centerline_from_points, read_centerline, resample_centerline
 from physics.frenet import arc_difference, cartesian, frenet, frenet_near
 from physics.gridmap import OccupancyMap
 from physics.medial_loop import derive_centerline
@@ -128,14 +128,14 @@ def _random_loop(
     spline = CubicSpline(chords, knots, bc_type="periodic")
     count = max(256, int(np.ceil(length / _SPACING)))
     raw = spline(np.linspace(0, chords[-1], 4 * count, endpoint=False))
-    points = resample(centerline_from_points(raw, closed=True), count).points
+    points = resample_centerline(centerline_from_points(raw, closed=True), count).points
     # Half the radius: enough to widen a bend within a few rounds, too little to flatten its neighbours.
     blur = 0.5 * radius * count / length
     for _ in range(200):
         points = points * (length / np.sum(np.linalg.norm(np.roll(points, -1, axis=0) - points, axis=1)))
         tight = _curvature(points) * radius * 1.05 > 1.0
         if not tight.any():
-            return resample(centerline_from_points(points, closed=True), count).points
+            return resample_centerline(centerline_from_points(points, closed=True), count).points
         weight = np.minimum(1.0, 4.0 * ndimage.gaussian_filter1d(tight.astype(float), 2 * blur, mode="wrap"))
         smooth = ndimage.gaussian_filter1d(points, blur, axis=0, mode="wrap")
         points = points + weight[:, None] * (smooth - points)
@@ -180,7 +180,7 @@ def _carve(name: str, line: Centerline, resolution: float) -> OccupancyMap:
     cols, rows = (np.ceil((line.points.max(axis=0) + margin) / resolution) - low).astype(int)
     solid = np.ones((rows, cols), bool)
     grid = OccupancyMap(name, solid, resolution, (low[0] * resolution, low[1] * resolution, 0.0), line)
-    dense = resample(line, max(len(line.x), int(np.ceil(2 * line.length / resolution))))
+    dense = resample_centerline(line, max(len(line.x), int(np.ceil(2 * line.length / resolution))))
     # Only cells within reach of the line can be free; a filter finds them faster than a tree.
     row, column, _ = grid.cells(dense.points)
     near = np.zeros(solid.shape, bool)

@@ -17,11 +17,11 @@ from physics.voxels import (
     Overlay,
     Terrain,
     changed_columns,
-    footprint,
     in_map,
     layer_bits,
+    make_sight_columns,
     material_and_debris,
-    sights,
+    square_columns,
     stored_columns,
     within_tile,
 )
@@ -81,10 +81,10 @@ def fill_box(
         return overlay
     layers, rows, cols = terrain.shape
     near, far = jnp.floor(low).astype(jnp.int32), jnp.ceil(high).astype(jnp.int32)
-    ix, iy = footprint(near, reach)
+    ix, iy = square_columns(near, reach)
     covered = where & (ix < far[0]) & (iy < far[1]) & (ix >= 0) & (ix < cols) & (iy >= 0) & (iy < rows)
     kept = _kept(boxes, spared, ix, iy)
-    gone, debris = changed_columns(sights(terrain), 0, ix, iy)
+    gone, debris = changed_columns(make_sight_columns(terrain), 0, ix, iy)
     vacant = (stored_columns(terrain.bank.vacant, terrain.map_index, ix, iy) | gone) & ~debris
     fill = jnp.where(covered, layer_bits(near[2], jnp.minimum(far[2], layers)) & vacant & ~kept, 0)
     overlay, page, room = _claim(overlay, ix, iy, fill != 0)

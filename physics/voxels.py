@@ -103,7 +103,7 @@ class Terrain(NamedTuple):
         return self.overlay.gone.shape[0] > 0
 
 
-class Sights(NamedTuple):
+class SightColumns(NamedTuple):
     """Opaque columns of E environments, so that one lookup serves points of all of them.
 
     Attributes:
@@ -147,7 +147,7 @@ def voxel_bank(grids: Sequence[np.ndarray]) -> VoxelBank:
     )
 
 
-def no_overlay(shape: tuple[int, int, int], pages: int, damaged: int) -> Overlay:
+def empty_overlay(shape: tuple[int, int, int], pages: int, damaged: int) -> Overlay:
     """Returns an overlay without changes.
 
     Args:
@@ -176,7 +176,7 @@ def no_overlay(shape: tuple[int, int, int], pages: int, damaged: int) -> Overlay
     )
 
 
-def columns(terrain: Terrain, ix: jax.Array, iy: jax.Array) -> tuple[jax.Array, jax.Array]:
+def blocking_columns(terrain: Terrain, ix: jax.Array, iy: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns the cells of columns that block movement and that block sight, uint32 `[...]`; 0 outside.
 
     Args:
@@ -190,14 +190,14 @@ def columns(terrain: Terrain, ix: jax.Array, iy: jax.Array) -> tuple[jax.Array, 
     return solid, opaque
 
 
-def sights(terrain: Terrain) -> Sights:
+def make_sight_columns(terrain: Terrain) -> SightColumns:
     """Returns the opaque columns of one environment, as a batch of one."""
     overlay = terrain.overlay
-    return Sights(terrain.bank.opaque, overlay.page[None], overlay.gone[None], overlay.debris[None])
+    return SightColumns(terrain.bank.opaque, overlay.page[None], overlay.gone[None], overlay.debris[None])
 
 
 def opaque_columns(
-    views: Sights, map_index: jax.Array, row: jax.Array, ix: jax.Array, iy: jax.Array
+    views: SightColumns, map_index: jax.Array, row: jax.Array, ix: jax.Array, iy: jax.Array
 ) -> jax.Array:
     """Returns the cells that block sight, uint32 `[...]`; outside the map, those of an arbitrary column.
 
@@ -236,7 +236,7 @@ def box_collides(terrain: Terrain, low: jax.Array, high: jax.Array, reach: int) 
     """
     layers, rows, cols = terrain.shape
     near, far = jnp.floor(low).astype(jnp.int32), jnp.ceil(high).astype(jnp.int32)
-    ix, iy = footprint(near, reach)
+    ix, iy = square_columns(near, reach)
     covered = (ix < far[..., 0, None]) & (iy < far[..., 1, None])
     covered &= (ix >= 0) & (ix < cols) & (iy >= 0) & (iy < rows)
     (solid,) = _now(terrain, ix, iy, terrain.bank.solid)
@@ -261,7 +261,7 @@ def layer_bits(low: jax.Array, high: jax.Array) -> jax.Array:
     return _below(high) & ~_below(low)
 
 
-def footprint(near: jax.Array, reach: int) -> tuple[jax.Array, jax.Array]:
+def square_columns(near: jax.Array, reach: int) -> tuple[jax.Array, jax.Array]:
     """Returns x and y `[..., reach**2]` (int32) of the columns of a square with low corner `near`."""
     steps = np.arange(reach**2, dtype=np.int32)
     return near[..., 0, None] + steps % reach, near[..., 1, None] + steps // reach
@@ -290,7 +290,7 @@ def within_tile(ix: jax.Array, iy: jax.Array) -> jax.Array:
 
 
 def changed_columns(
-    views: Sights, row: jax.Array, ix: jax.Array, iy: jax.Array
+    views: SightColumns, row: jax.Array, ix: jax.Array, iy: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Returns gone cells and debris of the columns (ix, iy) in the overlay `row`, uint32 each."""
     _, rows, cols = views.page.shape
@@ -305,7 +305,7 @@ def _now(terrain: Terrain, ix: jax.Array, iy: jax.Array, *words: jax.Array) -> l
     stored = [stored_columns(word, terrain.map_index, ix, iy) for word in words]
     if not terrain.changes:
         return stored
-    gone, debris = changed_columns(sights(terrain), 0, ix, iy)
+    gone, debris = changed_columns(make_sight_columns(terrain), 0, ix, iy)
     return [(word & ~gone) | debris for word in stored]
 
 
@@ -319,7 +319,8 @@ def material_and_debris(terrain: Terrain, cell: jax.Array) -> tuple[jax.Array, j
     if not terrain.changes:
         return stored, jnp.zeros(stored.shape, bool)
     gone, debris = (
-        (plane >> z.astype(jnp.uint32)) & 1 != 0 for plane in changed_columns(sights(terrain), 0, x, y)
+        (plane >> z.astype(jnp.uint32)) & 1 != 0
+        for plane in changed_columns(make_sight_columns(terrain), 0, x, y)
     )
     wreck = jnp.where(gone, np.uint8(SOLID_DEBRIS), np.uint8(DEBRIS_FIELD))
     return jnp.where(debris, wreck, jnp.where(gone, np.uint8(AIR), stored)), debris

@@ -27,7 +27,7 @@ TINY = [
 def begin(folder, config, choices):
     """Saves a state with which a composed run may begin as its `best_eval`; returns the state."""
     other = run_key(5)  # than the seed with which tests train
-    state = jax.jit(make_program(build.read(config)).init)(other)
+    state = jax.jit(make_program(build.build_run_config(config)).init)(other)
     facts = {"step": 0, "config": OmegaConf.to_container(config) | {"choices": choices}}
-    checkpoints.save(folder / "checkpoints", ("best_eval",), state, facts)
+    checkpoints.save_checkpoint(folder / "checkpoints", ("best_eval",), state, facts)
     return state

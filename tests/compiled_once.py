@@ -26,7 +26,7 @@ class Once:
         self, init, update, assess, arguments, world, updates_per_chunk, options, layout, local, admit
     ):
         """As `compile_program`; `local` is a function of the program, and the arguments tell seeds apart."""
-        given = tuple(value.tobytes() for value in checkpoints.flatten(arguments).values())
+        given = tuple(value.tobytes() for value in checkpoints.flatten_state(arguments).values())
         key = local, given, updates_per_chunk, layout
         if key not in self._compiled:
             rest = (arguments, world, updates_per_chunk, options, layout, local, admit)

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from jaxmarl_echelon.collection import collect_rarely
+from jaxmarl_echelon.collection import raise_gc_thresholds
 
-collect_rarely()
+raise_gc_thresholds()
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 # Tests compile far more than they run, and each worker has a core to itself: without optimisation and

@@ -7,9 +7,9 @@ import numpy as np
 
 from jaxmarl_echelon.envs.drive.bank import SceneBank
 from jaxmarl_echelon.envs.drive.codes import CYCLIST, PEDESTRIAN, VEHICLE
-from jaxmarl_echelon.envs.drive.scenes.arrays import arrays_of, stack
-from jaxmarl_echelon.envs.drive.scenes.learners import Casting
-from jaxmarl_echelon.envs.drive.scenes.raw_scene import SAMPLES, STEP, HostScene, Road
+from jaxmarl_echelon.envs.drive.scenes.arrays import build_scene_arrays, stack_scenes
+from jaxmarl_echelon.envs.drive.scenes.learners import SlotSettings
+from jaxmarl_echelon.envs.drive.scenes.raw_scene import SAMPLES, STEP, RawScene, Road
 
 AGENTS, BODIES = 4, 8
 LENGTH = 200.0
@@ -53,7 +53,7 @@ FOLLOWING = (
 )
 
 
-def scene(bodies=MIXED, samples: int = SAMPLES, goal: float | None = None) -> HostScene:
+def scene(bodies=MIXED, samples: int = SAMPLES, goal: float | None = None) -> RawScene:
     """A scene in which bodies drive straight on; goals are their last poses, or `goal` m ahead."""
     x, y, heading, speed = (np.array([body[column] for body in bodies]) for column in range(4))
     time = np.arange(samples) * STEP
@@ -62,7 +62,7 @@ def scene(bodies=MIXED, samples: int = SAMPLES, goal: float | None = None) -> Ho
     position = np.stack([x, y], axis=-1)[:, None] + along[..., None] * direction[:, None]
     end = position[:, -1] if goal is None else position[:, 0] + goal * direction
     count = len(bodies)
-    return HostScene(
+    return RawScene(
         name="made",
         kind="straight",
         position=position,
@@ -78,10 +78,10 @@ def scene(bodies=MIXED, samples: int = SAMPLES, goal: float | None = None) -> Ho
     )
 
 
-def bank_of(*scenes: HostScene, agents: int = AGENTS, bodies: int = BODIES, control="vehicles") -> SceneBank:
+def bank_of(*scenes: RawScene, agents: int = AGENTS, bodies: int = BODIES, control="vehicles") -> SceneBank:
     """A bank of scenes."""
-    casting = Casting(agents=agents, bodies=bodies, control=control)
-    arrays = stack([arrays_of(one, casting)[0] for one in scenes])
+    casting = SlotSettings(agents=agents, bodies=bodies, control=control)
+    arrays = stack_scenes([build_scene_arrays(one, casting)[0] for one in scenes])
     bank = SceneBank(**arrays, kind=np.zeros(len(scenes), np.int32))
     return jax.device_put(bank)
 

@@ -35,7 +35,7 @@ class Duel(Environment):
     @property
     def spec(self) -> EnvSpec:
         space = Box((2,), -1.0, 1.0), Discrete(2)
-        ends = results.standard(("blue_win", "red_win", "draw"), ("blue_win",))
+        ends = results.standard_results(("blue_win", "red_win", "draw"), ("blue_win",))
         won = results.Result("red_success", kind="rate", source="outcome", among=("red_win",))
         roles = (Role("blue", 2, *space), Role("red", self.red, *space, "red_success"))
         return EnvSpec("duel", 1, roles, 0.0, LIMIT, (*ends, won), "success")

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 from echelon_battles import SIZE, make_battle, make_mechs, make_params
 
-from jaxmarl_echelon.envs.echelon.battle.simulation import Simulation
+from jaxmarl_echelon.envs.echelon.battle.simulation import BattleSimulation
 from jaxmarl_echelon.envs.echelon.battle.state import Battle
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import ACTIONS
-from jaxmarl_echelon.envs.echelon.terrain.bank import bank_of
-from jaxmarl_echelon.envs.echelon.terrain.layout import layout_from
-from physics.voxels import DIRT, GLASS, LAVA, SOLID, WATER, no_overlay
+from jaxmarl_echelon.envs.echelon.terrain.bank import stack_maps
+from jaxmarl_echelon.envs.echelon.terrain.layout import make_map
+from physics.voxels import DIRT, GLASS, LAVA, SOLID, WATER, empty_overlay
 
 SUBSTEPS = 100
 FLAT, LAVA_FIELD, WATER_FIELD, LEDGE, WALL, TALL_WALL, GLASS_WALL = range(7)
@@ -32,10 +32,10 @@ def _grids() -> list[np.ndarray]:
 
 
 @cache
-def arena(original: bool = False) -> Simulation:
+def arena(original: bool = False) -> BattleSimulation:
     """Simulation of 2 against 2 on the maps named above."""
-    bank = bank_of([layout_from(grid, (20.0, 20.0, 5.0), team_size=2) for grid in _grids()])
-    return Simulation(bank, (2, 2), substeps=1, original=original, pages=PAGES, damaged=DAMAGED)
+    bank = stack_maps([make_map(grid, (20.0, 20.0, 5.0), team_size=2) for grid in _grids()])
+    return BattleSimulation(bank, (2, 2), substeps=1, original=original, pages=PAGES, damaged=DAMAGED)
 
 
 def at_start(bodies, map_index: int = FLAT, packs=(0, 0, 0, 0), **changes):
@@ -52,7 +52,9 @@ def at_start(bodies, map_index: int = FLAT, packs=(0, 0, 0, 0), **changes):
     alive = [body is not None for body in bodies]
     changes = {"alive": alive, "yaw": [body[4] for body in placed], **changes}
     mechs = make_mechs([body[1:4] for body in placed], classes, **changes)
-    battle = make_battle(mechs, map_index=map_index).replace(overlay=no_overlay(SIZE[::-1], PAGES, DAMAGED))
+    battle = make_battle(mechs, map_index=map_index).replace(
+        overlay=empty_overlay(SIZE[::-1], PAGES, DAMAGED)
+    )
     return battle, make_params(classes, packs)
 
 

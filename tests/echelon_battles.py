@@ -6,7 +6,7 @@ import numpy as np
 from jaxmarl_echelon.envs.echelon.battle.state import (
     CLOUDS_PER_MECH,
     MESSAGE,
-    NOBODY,
+    NO_MECH,
     PROJECTILES_PER_MECH,
     Battle,
     EchelonParams,
@@ -17,9 +17,9 @@ from jaxmarl_echelon.envs.echelon.battle.state import (
     Tally,
 )
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import CHASSIS, ChassisTable
-from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank, bank_of
-from jaxmarl_echelon.envs.echelon.terrain.layout import layout_from
-from physics.voxels import DIRT, SOLID, no_overlay
+from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank, stack_maps
+from jaxmarl_echelon.envs.echelon.terrain.layout import make_map
+from physics.voxels import DIRT, SOLID, empty_overlay
 
 SIZE = (40, 40, 20)
 
@@ -52,9 +52,9 @@ def make_mechs(position, classes, **changes) -> Mechs:
         fallen=timer,
         suppressed=timer,
         painted=timer,
-        painter=np.full(size, NOBODY, np.int32),
+        painter=np.full(size, NO_MECH, np.int32),
         cooldown=np.zeros((size, 5), np.int32),
-        focus=np.full(size, NOBODY, np.int32),
+        focus=np.full(size, NO_MECH, np.int32),
         ecm=none,
         eccm=none,
         alive=~none,
@@ -92,11 +92,11 @@ def make_battle(mechs: Mechs, tally: Tally | None = None, map_index: int = 0, pa
             position=np.zeros((*shots, 3), np.float32),
             velocity=np.zeros((*shots, 3), np.float32),
             age=np.zeros(shots, np.int32),
-            kind=np.full(shots, NOBODY, np.int32),
-            target=np.full(shots, NOBODY, np.int32),
+            kind=np.full(shots, NO_MECH, np.int32),
+            target=np.full(shots, NO_MECH, np.int32),
         ),
         smoke=Smoke(np.zeros((*clouds, 3), np.float32), np.zeros(clouds, np.int32)),
-        overlay=no_overlay(SIZE[::-1], pages, 0),
+        overlay=empty_overlay(SIZE[::-1], pages, 0),
         map_index=np.int32(map_index),
         tally=quiet_tally(size) if tally is None else tally,
     )
@@ -111,7 +111,7 @@ def make_state(battle: Battle, **changes) -> EchelonState:
         decision=np.int32(0),
         score=np.zeros(2, np.float32),
         messages=np.zeros((size, MESSAGE), np.float32),
-        contacts=np.full((size, 5), NOBODY, np.int32),
+        contacts=np.full((size, 5), NO_MECH, np.int32),
         sort=np.zeros(size, np.int32),
         hostile_only=np.zeros(size, bool),
         waypoint=np.full((size, 2), -1.0, np.float32),
@@ -147,4 +147,4 @@ def flat_bank(zones=((20.0, 20.0, 5.0),), boxes=(), size=SIZE) -> TerrainBank:
     voxels[0] = DIRT
     for (x0, y0, z0), (x1, y1, z1) in boxes:
         voxels[z0:z1, y0:y1, x0:x1] = SOLID
-    return bank_of([layout_from(voxels, zone, team_size=5) for zone in zones])
+    return stack_maps([make_map(voxels, zone, team_size=5) for zone in zones])

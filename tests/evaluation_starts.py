@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from jaxmarl_echelon.training.acting.random_streams import Stream, stream_key
-from jaxmarl_echelon.training.program.evaluation import evaluation_params, start
+from jaxmarl_echelon.training.program.evaluation import evaluation_params, reset_environments
 
 EPISODES = 24
 
@@ -14,7 +14,9 @@ EPISODES = 24
 @functools.cache
 def begins(env, episodes):
     """Begins as many episodes of an evaluation as `play` does: `(key, params) -> (states, time steps)`."""
-    return jax.jit(lambda key, params: start(env, key, evaluation_params(env, params, episodes))[0].tree)
+    return jax.jit(
+        lambda key, params: reset_environments(env, key, evaluation_params(env, params, episodes))[0].tree
+    )
 
 
 def first_observations(env, params, streams, episodes, seed=0):

@@ -4,9 +4,9 @@ import jax
 import numpy as np
 from echelon_battles import flat_bank
 
-from jaxmarl_echelon.envs.echelon.commands import STATUS
+from jaxmarl_echelon.envs.echelon.commands import STATUS_REPORT
 from jaxmarl_echelon.envs.echelon.missions.make import make
-from jaxmarl_echelon.envs.echelon.missions.pay.reward import make_reward
+from jaxmarl_echelon.envs.echelon.missions.pay.reward import make_mission_reward
 
 LIMIT = 24
 WALL = ((18, 0, 0), (20, 40, 20))
@@ -25,7 +25,7 @@ def built(**given):
         "objective": [10.0, 20.0],
         "objective_radius": 25.0,
     }
-    return make(**{"reward": make_reward()} | settings | given)
+    return make(**{"reward": make_mission_reward()} | settings | given)
 
 
 class Game:
@@ -49,7 +49,9 @@ class Game:
         return state.replace(echelon=state.echelon.replace(battle=battle), by_mech=by_mech)
 
     def step(self, state, actions=None, params=None, key=0):
-        whole = {role.name: np.zeros((role.size, STATUS + 1), np.float32) for role in self.env.spec.roles}
+        whole = {
+            role.name: np.zeros((role.size, STATUS_REPORT + 1), np.float32) for role in self.env.spec.roles
+        }
         whole |= actions or {}
         return self._step(jax.random.key(key), state, whole, self.params if params is None else params)
 

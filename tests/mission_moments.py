@@ -62,7 +62,7 @@ def moment(
     """The world after a decision."""
     position = placed() if position is None else position
     bodies = make_mechs(position, CLASSES, **mechs)
-    return facts.Moment(
+    return facts.FactInputs(
         teams=TEAMS,
         mechs=bodies,
         tally=quiet_tally(SIZE, **dict(tally)).replace(log=hits or log()),
@@ -83,7 +83,9 @@ def nothing(position=None):
     """Facts of mechs that have done nothing yet, by mech and by team."""
     position = placed() if position is None else position
     gap = np.hypot(*(position[:, :2] - ZONE[:2]).T)
-    return facts.no_facts(SIZE, WORDS, cell_of(position), jnp.float32(gap)), facts.no_team_facts()
+    return facts.initial_mech_facts(
+        SIZE, WORDS, cell_of(position), jnp.float32(gap)
+    ), facts.initial_team_facts()
 
 
 def scenario(verb=((0, 0), (1, 1)), go=(NEVER, NEVER), present=(True,) * SIZE, **orders):

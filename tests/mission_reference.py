@@ -9,7 +9,7 @@ import numpy as np
 from mission_runs import PHASES
 from scipy import stats
 
-from jaxmarl_echelon.curricula.missions.curriculum import missions
+from jaxmarl_echelon.curricula.missions.curriculum import mission_curriculum
 from jaxmarl_echelon.envs.echelon.missions.types import VERBS
 
 WINDOW, DWELL = 60, 80
@@ -82,7 +82,7 @@ class Reference:
 @cache
 def made(gate="training"):
     """A small curriculum with its functions compiled: `(curriculum, update, metrics)`."""
-    curriculum = missions(runs.Missions(), gate=gate, **SMALL)
+    curriculum = mission_curriculum(runs.Missions(), gate=gate, **SMALL)
 
     @jax.jit
     def update(state, flow):

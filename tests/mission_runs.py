@@ -9,7 +9,7 @@ from flax import struct
 
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, TimeStep
 from jaxmarl_echelon.envs.echelon.missions.types import COMPONENTS, VERBS, MissionWeights
-from jaxmarl_echelon.envs.episodes import Finished, Flow
+from jaxmarl_echelon.envs.episodes import EpisodeEvents, Finished
 from jaxmarl_echelon.envs.results import Result
 from jaxmarl_echelon.envs.spaces import Box
 
@@ -92,7 +92,7 @@ def finished(mask, tags, results):
 def rollout(mask, tags, results):
     """A rollout of episodes of one decision each: they begin in the order in which they end."""
     done = finished(mask, tags, results)
-    return Flow(begins=done.mask, tags=done.tags, over=done.mask, finished=done)
+    return EpisodeEvents(begins=done.mask, tags=done.tags, over=done.mask, finished=done)
 
 
 @struct.dataclass

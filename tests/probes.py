@@ -58,7 +58,7 @@ class Probe(Environment):
             roles=(Role(ROLE, self.agents, self.observation, self.action),),
             decision_period=0.0,
             episode_limit=self.horizon,
-            results=results.standard(
+            results=results.standard_results(
                 ("done", "timeout"), ("done",), ("first", "second", "third"), ("main", "count")
             ),
             score="success",
@@ -541,7 +541,7 @@ class Rivals(Probe):
         player = super().spec.roles[0]
         scores = zip(self.ROLES, ("success", "escape"), strict=True)
         roles = tuple(replace(player, name=name, size=1, score=score) for name, score in scores)
-        reported = results.standard(
+        reported = results.standard_results(
             ("done", "escaped"), ("done",), ("first", "second", "third"), ("main", "count")
         )
         escape = results.Result("escape", kind="rate", source="outcome", among=("escaped",))

@@ -32,10 +32,10 @@ from algos.on_policy.a2c import A2CConfig
 from algos.on_policy.ppo import PPOConfig
 from algos.types import Goal
 from jaxmarl_echelon import checkpoints, command_line, train
-from jaxmarl_echelon.collection import collect_rarely
-from jaxmarl_echelon.curricula.base import fixed
-from jaxmarl_echelon.curricula.missions.curriculum import missions
-from jaxmarl_echelon.curricula.phased import phased
+from jaxmarl_echelon.collection import raise_gc_thresholds
+from jaxmarl_echelon.curricula.base import constant_curriculum
+from jaxmarl_echelon.curricula.missions.curriculum import mission_curriculum
+from jaxmarl_echelon.curricula.phased import phased_curriculum
 from jaxmarl_echelon.envs.spaces import Box
 from jaxmarl_echelon.envs.textgames.games import tictactoe
 from jaxmarl_echelon.selfplay.credit import TransformSettings
@@ -45,8 +45,8 @@ from jaxmarl_echelon.training.acting.random_streams import run_key
 from jaxmarl_echelon.training.config.build import RunConfig
 from jaxmarl_echelon.training.host import loop, memory, vectorized_runs
 from jaxmarl_echelon.training.host.compile import Compiled, compile_program
-from jaxmarl_echelon.training.host.devices import ALONE, Layout
-from jaxmarl_echelon.training.program.program import Program, make_program, scored_assessment
+from jaxmarl_echelon.training.host.devices import ALONE, DeviceLayout
+from jaxmarl_echelon.training.program.program import Program, evaluation_as_in_training, make_program
 
 DEVICES = SHARDS = 8
 UPDATES, LENGTH = 3, 4
@@ -97,7 +97,7 @@ def course(env):
         "criteria": {"min_episodes": 40, "window_size": 20},
         "mixture": {"foundation": 0.2, "previous": 0.2},
     }
-    return phased(env, phases, common)
+    return phased_curriculum(env, phases, common)
 
 
 def compiler_flags(devices: int) -> str:
@@ -140,7 +140,7 @@ PLACES = {name: (1, DEVICES) for name in ALGOS} | {EVALUATED: (1, 2, 4, DEVICES)
 def orders(env):
     """Mission phases, of which the first are left after a handful of episodes each."""
     sizes = {"window": 20, "dwell": 24, "nominal_episodes": 60, "blend_episodes": 30}
-    return missions(env, mission_runs.PHASES, **sizes)
+    return mission_curriculum(env, mission_runs.PHASES, **sizes)
 
 
 # What the runs play and how it changes; one of them missions, whose phases need every shard's episodes.
@@ -173,7 +173,7 @@ class Sharded(NamedTuple):
 
     config: RunConfig
     program: Program
-    layout: Layout
+    layout: DeviceLayout
     compiled: Compiled
 
 
@@ -185,14 +185,14 @@ def sharded(name: str, devices: int, shards: int = SHARDS) -> Sharded:
 def spread(config: RunConfig, devices: int, *, evaluated: bool = False) -> Sharded:
     """A run on the first so many devices."""
     program = make_program(config)
-    layout = Layout.over(jax.devices()[:devices])
-    assess = scored_assessment(program, config.seed) if evaluated else unevaluated
+    layout = DeviceLayout.over(jax.devices()[:devices])
+    assess = evaluation_as_in_training(program, config.seed) if evaluated else unevaluated
 
     def init(key, world):
         return program.init(key, world=world)
 
     # They run a few times: on one device, with what compiles soonest, but for the program of `write_moves`.
-    options = {} if evaluated else compiler.quick(devices)
+    options = {} if evaluated else compiler.quick_compile_options(devices)
     key = (run_key(config.seed),)
     compiled = compile_program(
         init, program.update, assess, key, program.world, 1, options, layout, program.local
@@ -244,7 +244,7 @@ def pooled() -> RunConfig:
     return RunConfig(
         env=tictactoe.make(),
         algo=PPOConfig(horizon=8, widths=(8,), epochs=1, num_minibatches=1),
-        curriculum=fixed,
+        curriculum=constant_curriculum,
         total_env_steps=10_000,
         num_envs=NUM_ENVS,
         shards=2,
@@ -281,20 +281,22 @@ def write_moves(name: str, folder: Path) -> None:
         for run, places in {"moved": (8, 4, 2, 1), "kept": (8,)}.items():
             resume = None
             for number, devices in enumerate(places, 1):
-                layout, until = Layout.over(jax.devices()[:devices]), number if run == "moved" else None
-                loop.train(config, program, resolved, folder / run, Tracker({}), resume, until, layout)
-                resume = checkpoints.find(folder / run, "latest")
+                layout, until = DeviceLayout.over(jax.devices()[:devices]), number if run == "moved" else None
+                loop.train_run(config, program, resolved, folder / run, Tracker({}), resume, until, layout)
+                resume = checkpoints.find_checkpoint(folder / run, "latest")
             like = jax.eval_shape(program.init, run_key(config.seed))
-            np.savez(folder / f"{run}.npz", **arrays(checkpoints.restore(resume, like)))
+            np.savez(folder / f"{run}.npz", **arrays(checkpoints.restore_state(resume, like)))
 
 
 def write_seeds(folder: Path) -> None:
     """Four seeds, each on two devices, and the same on one."""
-    places = {"spread": Layout.over(jax.devices(), 4, grouped=True), "together": ALONE}
+    places = {"spread": DeviceLayout.over(jax.devices(), 4, grouped=True), "together": ALONE}
     for run, layout in places.items():
         members = []
         for seed in range(4):
-            config = replace(configure("ppo", 2), algo=ALGOS["a2c"], seed=seed, curriculum=fixed)
+            config = replace(
+                configure("ppo", 2), algo=ALGOS["a2c"], seed=seed, curriculum=constant_curriculum
+            )
             members.append(vectorized_runs.Member(f"seed_{seed}", "baseline", config, {"seed": seed}))
         vectorized_runs.train_group(members, {"seed": 0}, folder / run, Tracker({}), layout=layout)
 
@@ -306,7 +308,7 @@ def told(arguments: Sequence[str], folder: Path) -> dict:
     typed = mock.patch.object(sys, "argv", ["train", *arguments])
     with typed, chdir(folder), redirect_stdout(out), redirect_stderr(errors):
         try:
-            command_line.guarded(train.main)
+            command_line.run_guarded(train.main)
         except SystemExit as end:
             status = end.code
     left = sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
@@ -401,5 +403,5 @@ if __name__ == "__main__":
     if len(jax.devices()) != DEVICES:
         raise SystemExit(f"XLA_FLAGS={os.environ.get('XLA_FLAGS')}: must make {DEVICES} devices")
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    collect_rarely()
+    raise_gc_thresholds()
     PARTS[part](Path(where))

@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxmarl_echelon.envs import results
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role
-from jaxmarl_echelon.envs.episodes import Finished, Flow
+from jaxmarl_echelon.envs.episodes import EpisodeEvents, Finished
 from jaxmarl_echelon.envs.spaces import Box
 
 OUTCOMES = ("won", "crashed", "late")
@@ -24,7 +24,7 @@ class Settings(Environment):
             roles,
             0.1,
             10,
-            results.standard(OUTCOMES, success, components=components),
+            results.standard_results(OUTCOMES, success, components=components),
             "success" if success else None,
         )
         self.controllers = {"guard": "script", "runner": "learner"}
@@ -64,7 +64,7 @@ def finished(mask, stage, outcome, reward):
 def rollout(mask, stage, outcome, reward):
     """A rollout `[T, E]` of episodes of one decision each: they begin in the order in which they end."""
     done = finished(mask, stage, outcome, reward)
-    return Flow(begins=done.mask, tags=done.tags, over=done.mask, finished=done)
+    return EpisodeEvents(begins=done.mask, tags=done.tags, over=done.mask, finished=done)
 
 
 def updater(curriculum):

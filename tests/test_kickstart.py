@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_echelon import command_line, train
-from jaxmarl_echelon.evaluate import load
+from jaxmarl_echelon.evaluate import load_run
 from jaxmarl_echelon.training.acting.random_streams import Stream, stream_key
 
 pytestmark = pytest.mark.needs("gymnax")
@@ -22,7 +22,7 @@ def trained(monkeypatch, tmp_path, name, *overrides):
     monkeypatch.setattr(
         sys, "argv", ["train", *SMALL, f"output_dir={tmp_path}", f"run_name={name}", *overrides]
     )
-    command_line.guarded(train.main)
+    command_line.run_guarded(train.main)
     (run,) = tmp_path.glob(f"*/*/{name}")
     return run
 
@@ -39,7 +39,7 @@ def test_a_policy_learns_from_another_run_and_acts_without_it(monkeypatch, tmp_p
     losses = [float(loss) for loss in shown if loss]
     assert len(losses) == 2 and all(np.isfinite(losses)) and losses[0] > 0
     shutil.rmtree(teacher)
-    _, _, config, program, state = load(str(student), "latest")
+    _, _, config, program, state = load_run(str(student), "latest")
     result = program.evaluate(state, stream_key(config.seed, Stream.FINAL), episodes=4)
     assert np.all(np.asarray(result.length) > 0)
     assert jax.tree.all(jax.tree.map(lambda x: np.isfinite(x).all(), result.episode_return))

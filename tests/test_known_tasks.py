@@ -6,7 +6,7 @@ import pytest
 
 from jaxmarl_echelon import command_line
 from jaxmarl_echelon.training.config import build
-from jaxmarl_echelon.training.program.program import make_program, make_train
+from jaxmarl_echelon.training.program.program import make_program, make_train_function
 
 SEEDS = 2
 
@@ -14,8 +14,8 @@ SEEDS = 2
 @pytest.mark.needs("gymnax")
 def test_ppo_balances_the_pole():
     config, _ = command_line.compose_config(["env=gymnax/CartPole-v1", "algo=ppo"])
-    run = build.read(config)
-    program, train = make_program(run), make_train(run)
+    run = build.build_run_config(config)
+    program, train = make_program(run), make_train_function(run)
 
     def one(key):
         state, _ = train(key)

@@ -12,7 +12,7 @@ STEPS_PER_UPDATE = 1000
 
 def run_info(folder: Path, *, updates: int = 20, resume_step: int | None = None) -> RunInfo:
     """Facts of a run of `updates` updates in `folder`."""
-    reported = results.standard(OUTCOMES, OUTCOMES[:1])
+    reported = results.standard_results(OUTCOMES, OUTCOMES[:1])
     spec = EnvSpec("f110", 1, (), 0.02, 750, reported, "success")
     config = {"seed": 3, "choices": {"env": "f110", "algo": "ppo"}}
     return RunInfo(folder, spec, updates * STEPS_PER_UPDATE, config, resume_step)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from algos.checks import require_choice, require_list, require_range, require_switches
 from algos.nets.cores import Core, CoreConfig
 from algos.nets.distributions import Gaussian, MultiCategorical, SquashedGaussian
-from algos.nets.encoders import EncoderConfig, encode, make_encoder
+from algos.nets.encoders import EncoderConfig, apply_encoder, make_encoder
 from algos.nets.networks import (
     ACTIVATIONS,
     LOG_STD_RANGE,
@@ -22,11 +22,11 @@ from algos.nets.networks import (
     PolicyHead,
     ValueHead,
     policy_bias,
-    require_inside,
+    require_reachable_action,
     require_widths,
 )
-from algos.nets.observations import Statistics, unfold
-from algos.types import ActionSpec, Asymmetric, ObservationSpec, PyTree, of_actor
+from algos.nets.observations import Statistics, decompress_observations
+from algos.types import ActionSpec, Asymmetric, ObservationSpec, PyTree, actor_observation
 
 
 class ActorCritic(nn.Module):
@@ -50,12 +50,12 @@ class ActorCritic(nn.Module):
     @nn.compact
     def __call__(self, obs: jax.Array | Asymmetric) -> tuple[tuple, jax.Array | None]:
         """Maps flat observations `[..., F]` to `((outputs, log_std), value)`."""
-        seen = encode(self.layers.encoder, "actor_encoder", of_actor(obs))
+        seen = apply_encoder(self.layers.encoder, "actor_encoder", actor_observation(obs))
         actor = critic = MLP(self.policy_widths, self.layers, name="actor_trunk")(seen)
         if isinstance(obs, Asymmetric):
             return self.policy(actor), privileged_value(self.value_widths, self.layers, obs)
         if not self.shared:
-            seen = encode(self.layers.encoder, "critic_encoder", obs)
+            seen = apply_encoder(self.layers.encoder, "critic_encoder", obs)
             critic = MLP(self.value_widths, self.layers, name="critic_trunk")(seen)
         return self.policy(actor), ValueHead(name="value")(critic)
 
@@ -90,7 +90,7 @@ class RecurrentActorCritic(nn.Module):
         `(carry, (outputs, log_std), value)`; `reset` lacks the last axis, `carry` the first of a sequence.
         """
         core = Core(self.core, self.layers.dtype, name="core")
-        seen = encode(self.layers.encoder, "encoder", of_actor(obs))
+        seen = apply_encoder(self.layers.encoder, "encoder", actor_observation(obs))
         x = MLP(self.widths, self.layers, name="trunk")(seen)
         carry, x = (core.sequence if sequence else core)(carry, x, reset)
         if isinstance(obs, Asymmetric):
@@ -140,10 +140,10 @@ class ActorCriticConfig:
         require_choice("compute_dtype", self.compute_dtype, tuple(PRECISIONS))
         require_range("initial_std", self.initial_std, math.exp(LOG_STD_RANGE[0]), math.exp(LOG_STD_RANGE[1]))
         if self.squash:
-            require_inside(self.initial_action, " when squash=true")
+            require_reachable_action(self.initial_action, " when squash=true")
 
 
-class Policy(NamedTuple):
+class PolicyFunctions(NamedTuple):
     """An actor and critic as pure functions of flat observations `[..., F]`, or of `Asymmetric` ones.
 
     Attributes:
@@ -163,14 +163,14 @@ class Policy(NamedTuple):
     sequence: Callable
 
 
-def behind(policy: Policy, statistics: Statistics) -> Policy:
-    """Wraps a policy to take observations in the compact form of `algos.nets.observations.compact`."""
+def with_observation_decoder(policy: PolicyFunctions, statistics: Statistics) -> PolicyFunctions:
+    """Wraps a policy to take observations in the form of `compress_observations`."""
 
     def apply(params, obs, mask):
-        return policy.apply(params, unfold(statistics, obs), mask)
+        return policy.apply(params, decompress_observations(statistics, obs), mask)
 
     def sequence(params, obs, carry, reset, mask):
-        return policy.sequence(params, unfold(statistics, obs), carry, reset, mask)
+        return policy.sequence(params, decompress_observations(statistics, obs), carry, reset, mask)
 
     return policy._replace(apply=apply, sequence=sequence)
 
@@ -181,7 +181,7 @@ def make_actor_critic(
     action: ActionSpec,
     core: CoreConfig | None = None,
     dot_general: Callable = jax.lax.dot_general,
-) -> Policy:
+) -> PolicyFunctions:
     """Builds the networks and the action distributions that they parametrise.
 
     Args:
@@ -224,14 +224,16 @@ def make_actor_critic(
     return _recurrent(network, distribution, example)
 
 
-def _feed_forward(network: ActorCritic, distribution: Callable, example: jax.Array | Asymmetric) -> Policy:
+def _feed_forward(
+    network: ActorCritic, distribution: Callable, example: jax.Array | Asymmetric
+) -> PolicyFunctions:
     """Builds the pure functions of a feed-forward network; its carry is `()`."""
 
     def apply(params, obs, mask):
         out, value = network.apply(params, obs)
         return distribution(*out, mask), value
 
-    return Policy(
+    return PolicyFunctions(
         init=lambda key: network.init(key, example),
         apply=apply,
         initial_carry=lambda batch_shape: (),
@@ -242,7 +244,7 @@ def _feed_forward(network: ActorCritic, distribution: Callable, example: jax.Arr
 
 def _recurrent(
     network: RecurrentActorCritic, distribution: Callable, example: jax.Array | Asymmetric
-) -> Policy:
+) -> PolicyFunctions:
     """Builds the pure functions of a recurrent network."""
     initial_carry = Core(network.core).initial_carry
 
@@ -257,4 +259,4 @@ def _recurrent(
         _, out, value = network.apply(params, carry, obs, reset, sequence=True)
         return distribution(*out, mask), value
 
-    return Policy(init, None, initial_carry, step, sequence)
+    return PolicyFunctions(init, None, initial_carry, step, sequence)

@@ -122,7 +122,7 @@ def gru_step(states, inputs: jax.Array, recurrent: jax.Array):
 CELLS = {"lstm": Cell(4, 2, lstm_step), "gru": Cell(3, 1, gru_step)}
 
 
-def clear(carry: PyTree, reset: jax.Array) -> PyTree:
+def _clear_carry(carry: PyTree, reset: jax.Array) -> PyTree:
     """Zeroes recurrent state, leaves `[..., H]`, where `reset` `[...]` is True."""
     return jax.tree.map(lambda state: jnp.where(reset[..., None], 0.0, state), carry)
 
@@ -145,7 +145,7 @@ def linear_recurrence(
 
         def step(hidden, now):
             decay, drive, reset = now
-            hidden = decay * clear(hidden, reset) + drive
+            hidden = decay * _clear_carry(hidden, reset) + drive
             return hidden, hidden
 
         return jax.lax.scan(step, state, (decay, drive, reset))[1]
@@ -155,7 +155,7 @@ def linear_recurrence(
         joint = jnp.where(reset, drive, decay * early_drive + drive)
         return early_decay * decay, joint, early_reset | reset
 
-    drive = drive.at[0].add(decay[0] * clear(state, reset[0]))
+    drive = drive.at[0].add(decay[0] * _clear_carry(state, reset[0]))
     return jax.lax.associative_scan(combine, (decay, drive, reset[..., None]))[1]
 
 
@@ -210,7 +210,7 @@ class GatedLayer(nn.Module):
 
         def step(states, now):
             inputs, reset = now
-            states = clear(states, reset)
+            states = _clear_carry(states, reset)
             states = cell.step(states, inputs, _product(states[0], kernel, self.dtype))
             return states, states[0]
 

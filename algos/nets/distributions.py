@@ -171,7 +171,7 @@ class MultiCategorical:
 Distribution = Gaussian | SquashedGaussian | MultiCategorical
 
 
-def divergence(first: Distribution, second: Distribution) -> jax.Array:
+def kl_divergence(first: Distribution, second: Distribution) -> jax.Array:
     """Kullback-Leibler divergence KL(first || second) `[...]`, in nats.
 
     Both are of one family. Squashing does not change the divergence. Options with probability 0 under `first`
@@ -192,7 +192,7 @@ def _categorical_divergence(first: jax.Array, second: jax.Array) -> jax.Array:
     return jnp.where(probability > 0, probability * (log_p - log_q), 0.0).sum(-1)
 
 
-def full(distribution: Distribution) -> Distribution:
+def broadcast_distribution(distribution: Distribution) -> Distribution:
     """Broadcasts every array of a distribution to the batch shape, so that batches can be sliced."""
     if isinstance(distribution, MultiCategorical):
         return distribution

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from algos.checks import require_choice, require_count
 from algos.nets.initializers import orthogonal
-from algos.nets.observations import Entities, take_apart
+from algos.nets.observations import Entities, split_into_blocks
 from algos.types import Block
 
 KINDS = ("none", "deepset", "attention")
@@ -111,7 +111,7 @@ class EntityEncoder(nn.Module):
     @nn.compact
     def __call__(self, obs: jax.Array | Entities) -> jax.Array:
         """Encodes observations split into blocks, or raw ones `[..., F]`."""
-        seen = obs if isinstance(obs, Entities) else take_apart(obs, self.blocks)
+        seen = obs if isinstance(obs, Entities) else split_into_blocks(obs, self.blocks)
         heads = self.config.heads if self.config.kind == "attention" else 0
         parts = []
         for block in self.blocks:
@@ -144,11 +144,11 @@ def make_encoder(
     return partial(EntityEncoder, config, tuple(blocks), dtype)
 
 
-def blocks_apart(config: EncoderConfig, blocks: Sequence[Block]) -> tuple[Block, ...]:
+def encoded_blocks(config: EncoderConfig, blocks: Sequence[Block]) -> tuple[Block, ...]:
     """Returns the blocks that are encoded separately; empty if observations stay flat."""
     return () if config.kind == "none" else tuple(blocks)
 
 
-def encode(encoder: Callable | None, name: str, obs: jax.Array | Entities) -> jax.Array:
+def apply_encoder(encoder: Callable | None, name: str, obs: jax.Array | Entities) -> jax.Array:
     """Applies an encoder with this name; returns `obs` without one. Call inside a module."""
     return obs if encoder is None else encoder(name=name)(obs)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from algos.checks import is_number
-from algos.nets.encoders import encode
+from algos.nets.encoders import apply_encoder
 from algos.nets.initializers import orthogonal
 from algos.types import ActionSpec, ObservationSpec
 
@@ -153,7 +153,7 @@ class Actor(nn.Module):
     @nn.compact
     def __call__(self, obs: jax.Array) -> tuple[jax.Array, jax.Array | None]:
         """Maps observations `[..., F]` to `(outputs, log_std)`."""
-        x = encode(self.layers.encoder, "encoder", obs)
+        x = apply_encoder(self.layers.encoder, "encoder", obs)
         return self.head(MLP(self.widths, self.layers, name="trunk")(x))
 
 
@@ -178,14 +178,14 @@ class Critic(nn.Module):
         """Maps flat observations `[..., F]` and actions `[..., D]` to estimates `[..., outputs]`."""
         first, *rest = self.widths
         dense = partial(nn.Dense, first, kernel_init=orthogonal(HIDDEN_GAIN), dtype=self.layers.dtype)
-        seen = encode(self.layers.encoder, "encoder", obs)
+        seen = apply_encoder(self.layers.encoder, "encoder", obs)
         x = dense(name="observation")(seen) + dense(use_bias=False, name="action")(action)
         x = ACTIVATIONS[self.layers.activation](x)
         x = MLP(tuple(rest), self.layers, name="trunk")(x)
         return Linear(self.outputs, VALUE_GAIN, name="out")(x)
 
 
-class Network(NamedTuple):
+class NetworkFunctions(NamedTuple):
     """A network as pure functions.
 
     Attributes:
@@ -197,7 +197,9 @@ class Network(NamedTuple):
     apply: Callable
 
 
-def make_critics(critic: Critic, count: int, observation: ObservationSpec, action_size: int) -> Network:
+def make_critics(
+    critic: Critic, count: int, observation: ObservationSpec, action_size: int
+) -> NetworkFunctions:
     """Builds an ensemble of independent critics; their parameters have a leading axis `[count]`.
 
     Returns:
@@ -209,7 +211,7 @@ def make_critics(critic: Critic, count: int, observation: ObservationSpec, actio
         obs, action = jnp.zeros((observation.size,)), jnp.zeros((action_size,))
         return jax.vmap(lambda k: critic.init(k, obs, action))(jax.random.split(key, count))
 
-    return Network(init, jax.vmap(critic.apply, (0, None, None)))
+    return NetworkFunctions(init, jax.vmap(critic.apply, (0, None, None)))
 
 
 def policy_bias(
@@ -233,12 +235,12 @@ def require_widths(key: str, widths: tuple[int, ...] | None) -> None:
         raise ValueError(f"{key}={widths}: must hold positive whole numbers")
 
 
-def require_inside(initial_action: tuple[float, ...] | None, reason: str) -> None:
+def require_reachable_action(initial_action: tuple[float, ...] | None, reason: str) -> None:
     """Checks for actions strictly inside (-1, 1), which a hyperbolic tangent can reach; None is allowed."""
     if any(not is_number(x) or abs(x) >= 1.0 for x in initial_action or ()):
         raise ValueError(f"initial_action={initial_action}: must lie strictly inside (-1, 1){reason}")
 
 
-def flatten(obs: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def flatten_features(obs: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Flattens the trailing `shape` of observations `[..., *shape]` to `[..., F]`."""
     return obs.reshape(obs.shape[: obs.ndim - len(shape)] + (-1,))

@@ -32,10 +32,10 @@ class Moments:
 
 def init_moments(shape: tuple[int, ...] = ()) -> Moments:
     """Returns the moments before the first sample: mean 0 and variance 1, which leave inputs unchanged."""
-    return moments_of(jnp.zeros(shape), jnp.ones(shape), jnp.zeros(()))
+    return exact_moments(jnp.zeros(shape), jnp.ones(shape), jnp.zeros(()))
 
 
-def moments_of(mean: jax.Array, var: jax.Array, count: jax.Array) -> Moments:
+def exact_moments(mean: jax.Array, var: jax.Array, count: jax.Array) -> Moments:
     """Builds moments from exact numbers, with rounding errors of 0."""
     return Moments(mean, var, count, *map(jnp.zeros_like, (mean, var, count)))
 
@@ -64,7 +64,7 @@ def merge_moments(moments: Moments, batch: jax.Array, alive: jax.Array) -> Momen
     safe = jnp.maximum(count, 1.0)
     mean = jnp.where(keep, batch, 0.0).sum(axes) / safe
     var = jnp.where(keep, jnp.square(batch - mean), 0.0).sum(axes) / safe
-    count, mean, var = over_shards(count, mean, var)
+    count, mean, var = combine_shard_moments(count, mean, var)
     total, total_rest = add_exactly(moments.count, moments.count_rest, count)
     weight = count / jnp.maximum(total, 1.0)
     shift = mean - moments.mean
@@ -77,18 +77,22 @@ def merge_moments(moments: Moments, batch: jax.Array, alive: jax.Array) -> Momen
     return jax.tree.map(lambda new, old: jnp.where(count > 0, new, old), merged, moments)
 
 
-def over_shards(count: jax.Array, mean: jax.Array, var: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def combine_shard_moments(
+    count: jax.Array, mean: jax.Array, var: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Combines counts, means and population variances of the samples of all shards; one collective."""
-    if collectives.size() == 1:
+    if collectives.num_shards() == 1:
         return count, mean, var
-    counts, means, variances = collectives.stack((count, mean, var))
+    counts, means, variances = collectives.stack_shards((count, mean, var))
     total = counts.sum(0)
     share = (counts / jnp.maximum(total, 1.0)).reshape((-1,) + (1,) * mean.ndim)
     centre = (share * means).sum(0)
     return total, centre, (share * (variances + jnp.square(means - centre))).sum(0)
 
 
-def normalize(moments: Moments, x: jax.Array, *, clip: float = 10.0, epsilon: float = 1e-8) -> jax.Array:
+def normalize_by_moments(
+    moments: Moments, x: jax.Array, *, clip: float = 10.0, epsilon: float = 1e-8
+) -> jax.Array:
     """Centres and scales `x` `[*lead, ...]` by the moments and clips it to `[-clip, clip]`."""
     return jnp.clip((x - moments.mean) * jax.lax.rsqrt(moments.var + epsilon), -clip, clip)
 
@@ -191,16 +195,16 @@ def centre_rewards(
 
 
 @jax.jit
-def masked_mean(x: jax.Array, keep: jax.Array) -> jax.Array:
+def masked_mean_or_zero(x: jax.Array, keep: jax.Array) -> jax.Array:
     """Mean of `x` where `keep`; 0 without kept samples."""
     return jnp.where(keep, x, 0.0).sum() / jnp.maximum(keep.sum(), 1)
 
 
-def spread(x: jax.Array, keep: jax.Array) -> tuple[jax.Array, jax.Array]:
+def mean_and_variance(x: jax.Array, keep: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Mean and population variance over the kept samples of all shards; 0 without kept samples."""
-    mean = masked_mean(x, keep)
-    var = masked_mean(jnp.square(x - mean), keep)
-    return over_shards(keep.sum(dtype=jnp.float32), mean, var)[1:]
+    mean = masked_mean_or_zero(x, keep)
+    var = masked_mean_or_zero(jnp.square(x - mean), keep)
+    return combine_shard_moments(keep.sum(dtype=jnp.float32), mean, var)[1:]
 
 
 def standardize(
@@ -210,11 +214,11 @@ def standardize(
 
     `moments` are the result of `spread` if it is already known.
     """
-    mean, var = spread(x, keep) if moments is None else moments
+    mean, var = mean_and_variance(x, keep) if moments is None else moments
     return (x - mean) / (jnp.sqrt(var) + 1e-8)
 
 
 def explained_variance(value: jax.Array, target: jax.Array, keep: jax.Array) -> jax.Array:
     """Fraction of the targets' variance explained by the values, over all shards; 0 without variance."""
-    residual, total = spread(target - value, keep)[1], spread(target, keep)[1]
+    residual, total = mean_and_variance(target - value, keep)[1], mean_and_variance(target, keep)[1]
     return jnp.where(total > 0, 1.0 - residual / jnp.where(total > 0, total, 1.0), 0.0)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from algos.nets.normalize import Moments, init_moments, merge_moments, normalize
+from algos.nets.normalize import Moments, init_moments, merge_moments, normalize_by_moments
 from algos.types import Asymmetric, Block
 
 
@@ -55,7 +55,7 @@ def _shared_shape(block: Block) -> tuple[int, ...]:
     return {"set": block.shape[1:], "map": ()}.get(block.kind, block.shape)
 
 
-def take_apart(flat: jax.Array, blocks: tuple[Block, ...]) -> Entities:
+def split_into_blocks(flat: jax.Array, blocks: tuple[Block, ...]) -> Entities:
     """Splits raw observations `[..., F]` into blocks; rows of zeros in sets are empty."""
     parts = {
         block.name: flat[..., block.start : block.start + block.size].reshape(*flat.shape[:-1], *block.shape)
@@ -70,11 +70,11 @@ def merge_statistics(statistics: Statistics, flat: jax.Array | Asymmetric, alive
     if statistics is None:
         return None
     if isinstance(statistics, Asymmetric):
-        return by_part(lambda own, part: merge_statistics(own, part, alive), statistics, flat)
+        return map_actor_and_critic(lambda own, part: merge_statistics(own, part, alive), statistics, flat)
     flat = as_float32(flat)
     if isinstance(statistics, Moments):
         return merge_moments(statistics, flat, alive)
-    seen = take_apart(flat, statistics.blocks)
+    seen = split_into_blocks(flat, statistics.blocks)
     merged = {}
     for block in statistics.blocks:
         x = seen.blocks[block.name]
@@ -87,43 +87,47 @@ def merge_statistics(statistics: Statistics, flat: jax.Array | Asymmetric, alive
     return statistics.replace(moments=merged)
 
 
-def observe(statistics: Statistics, flat: jax.Array | Asymmetric) -> jax.Array | Entities | Asymmetric:
+def normalize_observations(
+    statistics: Statistics, flat: jax.Array | Asymmetric
+) -> jax.Array | Entities | Asymmetric:
     """Float32 inputs of networks from raw observations `[..., F]`, normalised if there are statistics.
 
     Empty rows of a set are detected in the raw rows: a normalised row of zeros is not 0, and a normalised
     row of an average entity may be.
     """
     if isinstance(flat, Asymmetric):
-        return by_part(observe, statistics, flat)
+        return map_actor_and_critic(normalize_observations, statistics, flat)
     flat = as_float32(flat)
     if statistics is None:
         return flat
     if isinstance(statistics, Moments):
-        return normalize(statistics, flat)
-    raw = take_apart(flat, statistics.blocks)
-    blocks = {name: normalize(statistics.moments[name], x) for name, x in raw.blocks.items()}
+        return normalize_by_moments(statistics, flat)
+    raw = split_into_blocks(flat, statistics.blocks)
+    blocks = {name: normalize_by_moments(statistics.moments[name], x) for name, x in raw.blocks.items()}
     for name, present in raw.present.items():
         blocks[name] = jnp.where(present[..., None], blocks[name], 0.0)
     return Entities(blocks, raw.present)
 
 
-def compact(statistics: Statistics, flat: jax.Array | Asymmetric) -> jax.Array | Entities | Asymmetric:
+def compress_observations(
+    statistics: Statistics, flat: jax.Array | Asymmetric
+) -> jax.Array | Entities | Asymmetric:
     """Observations `[..., F]` as stored for several epochs: normalised floats, or the original integers.
 
-    Integers stay unchanged to save memory; other observations are converted by `observe`.
+    Integers stay unchanged to save memory; other observations are converted by `normalize_observations`.
     """
     if isinstance(flat, Asymmetric):
-        return by_part(compact, statistics, flat)
-    return flat if is_whole(flat) else observe(statistics, flat)
+        return map_actor_and_critic(compress_observations, statistics, flat)
+    return flat if has_integer_dtype(flat) else normalize_observations(statistics, flat)
 
 
-def unfold(
+def decompress_observations(
     statistics: Statistics, kept: jax.Array | Entities | Asymmetric
 ) -> jax.Array | Entities | Asymmetric:
-    """Rebuilds network inputs from the compact form of `compact`."""
+    """Rebuilds network inputs from the compact form of `compress_observations`."""
     if isinstance(kept, Asymmetric):
-        return by_part(unfold, statistics, kept)
-    return observe(statistics, kept) if is_whole(kept) else kept
+        return map_actor_and_critic(decompress_observations, statistics, kept)
+    return normalize_observations(statistics, kept) if has_integer_dtype(kept) else kept
 
 
 def as_float32(x: jax.Array) -> jax.Array:
@@ -131,12 +135,12 @@ def as_float32(x: jax.Array) -> jax.Array:
     return x if x.dtype == jnp.float32 else x.astype(jnp.float32)
 
 
-def is_whole(obs: jax.Array | Entities) -> bool:
+def has_integer_dtype(obs: jax.Array | Entities) -> bool:
     """Whether observations are of an integer type."""
     return not isinstance(obs, Entities) and not jnp.issubdtype(obs.dtype, jnp.floating)
 
 
-def by_part(fn: Callable, statistics: Asymmetric | None, obs: Asymmetric) -> Asymmetric:
+def map_actor_and_critic(fn: Callable, statistics: Asymmetric | None, obs: Asymmetric) -> Asymmetric:
     """Applies `fn(statistics, obs)` to actor and critic observations; the critic's may be None."""
     own = Asymmetric(None, None) if statistics is None else statistics
     critic = None if obs.critic is None else fn(own.critic, obs.critic)

@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from algos.nets.encoders import blocks_apart
-from algos.nets.networks import flatten
-from algos.nets.observations import init_statistics, observe
+from algos.nets.encoders import encoded_blocks
+from algos.nets.networks import flatten_features
+from algos.nets.observations import init_statistics, normalize_observations
 from algos.off_policy.learning import (
-    Method,
+    OffPolicyMethod,
     OffPolicyState,
-    as_rows,
+    flatten_transition,
     learn_if_ready,
     store_decision,
 )
@@ -22,7 +22,7 @@ from algos.off_policy.settings import OffPolicySettings
 from algos.optim.optimizers import init_adam
 from algos.optim.small_batches import Implementation, choose_implementation
 from algos.settings import LearnerSettings
-from algos.types import ActionSpec, Agent, Block, Goal, Hyper, ObservationSpec, shared_only
+from algos.types import ActionSpec, Agent, Block, Goal, Hyper, ObservationSpec, mark_all_shared
 
 
 class ReplayLearner(LearnerSettings):
@@ -30,7 +30,7 @@ class ReplayLearner(LearnerSettings):
 
     def method(
         self, observation: ObservationSpec, action: ActionSpec, implementation: Implementation
-    ) -> Method:
+    ) -> OffPolicyMethod:
         """Builds the networks and losses of this learner."""
         raise NotImplementedError
 
@@ -134,14 +134,14 @@ class ReplayLearner(LearnerSettings):
 
 def make_replay_agent(
     config: OffPolicySettings,
-    method: Method,
+    method: OffPolicyMethod,
     replay: Replay,
     observation: ObservationSpec,
 ) -> Agent:
     """Combines a method and a replay into an agent; see `ReplayLearner.make`."""
 
     def seen(state, obs):
-        return observe(state.observations, flatten(obs, observation.shape))
+        return normalize_observations(state.observations, flatten_features(obs, observation.shape))
 
     def act(state, key, obs, carry, reset, mask):
         key_warmup, key_policy = jax.random.split(key)
@@ -154,50 +154,54 @@ def make_replay_agent(
         return method.greedy(state, seen(state, obs)), carry
 
     def update(state, key, transition):
-        state = store_decision(replay, state, as_rows(transition, observation.shape))
+        state = store_decision(replay, state, flatten_transition(transition, observation.shape))
         return learn_if_ready(config, method, replay, state, key)
 
     return Agent(
-        init=lambda key: initial_state(config, method, replay, key, observation),
+        init=lambda key: initial_off_policy_state(config, method, replay, key, observation),
         initial_carry=lambda batch_shape: (),
         act=act,
         greedy=greedy,
         value=None,
         update=update,
         learns="step",
-        policy_state=policy_state,
+        policy_state=keep_actor_state,
         gamma=lambda state: state.hyper["gamma"],
-        hyper=lambda: initial_hyper(config, method),
-        local=lambda state: shared_only(state).replace(replay=jax.tree.map(lambda x: True, state.replay)),
+        hyper=lambda: initial_traced_hyper(config, method),
+        local=lambda state: mark_all_shared(state).replace(replay=jax.tree.map(lambda x: True, state.replay)),
     )
 
 
-def initial_state(
-    config: OffPolicySettings, method: Method, replay: Replay, key: jax.Array, observation: ObservationSpec
+def initial_off_policy_state(
+    config: OffPolicySettings,
+    method: OffPolicyMethod,
+    replay: Replay,
+    key: jax.Array,
+    observation: ObservationSpec,
 ) -> OffPolicyState:
     """Returns the state before the first decision."""
     params = method.init(key)
-    statistics = init_statistics(observation.size, blocks_apart(config.encoder, observation.blocks))
+    statistics = init_statistics(observation.size, encoded_blocks(config.encoder, observation.blocks))
     return OffPolicyState(
         params=params,
         targets=jax.tree.map(jnp.copy, {part: params[part] for part in method.targets}),
         optimizers={part: init_adam(x) for part, x in params.items()},
         observations=statistics if config.normalize_observation else None,
         replay=replay.init(),
-        hyper=initial_hyper(config, method),
+        hyper=initial_traced_hyper(config, method),
         seen=jnp.int32(0),
         updates=jnp.int32(0),
     )
 
 
-def initial_hyper(config: OffPolicySettings, method: Method) -> Hyper:
+def initial_traced_hyper(config: OffPolicySettings, method: OffPolicyMethod) -> Hyper:
     """Returns the traced hyper-parameters; settings that are None take the method's value or are omitted."""
     given = {name: x for name in config.TRACED if (x := getattr(config, name)) is not None}
     hyper = {name: jnp.float32(x) for name, x in (method.hyper | given).items()}
     return hyper | {name: jnp.int32(getattr(config, name)) for name in config.COUNTS}
 
 
-def policy_state(state: OffPolicyState) -> OffPolicyState:
+def keep_actor_state(state: OffPolicyState) -> OffPolicyState:
     """Reduces a state to the parts that acting needs: no replay, critics, targets or optimisers."""
     actor = {"actor": state.params["actor"]}
     return state.replace(params=actor, targets={}, optimizers={}, replay=None)

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from flax import struct
 
 from algos import collectives
-from algos.nets.networks import flatten
-from algos.nets.observations import Statistics, merge_statistics, observe
+from algos.nets.networks import flatten_features
+from algos.nets.observations import Statistics, merge_statistics, normalize_observations
 from algos.off_policy.replay.replay import Replay
 from algos.off_policy.replay.rings import Sample
 from algos.off_policy.settings import OffPolicySettings
@@ -48,7 +48,7 @@ class OffPolicyState:
     updates: jax.Array
 
 
-class Method(NamedTuple):
+class OffPolicyMethod(NamedTuple):
     """Algorithm-specific functions of an off-policy learner.
 
     Batches are `Sample`s with normalised observations and scaled rewards.
@@ -77,11 +77,11 @@ class Method(NamedTuple):
     improve: Callable
 
 
-def as_rows(transition: Transition, observation_shape: tuple[int, ...]) -> Transition:
+def flatten_transition(transition: Transition, observation_shape: tuple[int, ...]) -> Transition:
     """Flattens the axes of environments and agents, and the features of observations: `[E * A, ...]`."""
     transition = transition.replace(
-        obs=flatten(transition.obs, observation_shape),
-        next_obs=flatten(transition.next_obs, observation_shape),
+        obs=flatten_features(transition.obs, observation_shape),
+        next_obs=flatten_features(transition.next_obs, observation_shape),
     )
     return jax.tree.map(lambda x: x.reshape((-1,) + x.shape[2:]), transition)
 
@@ -89,12 +89,12 @@ def as_rows(transition: Transition, observation_shape: tuple[int, ...]) -> Trans
 def store_decision(replay: Replay, state: OffPolicyState, rows: Transition) -> OffPolicyState:
     """Stores one decision of all agents `[N]` in the replay and merges it into the statistics."""
     observations = merge_statistics(state.observations, rows.obs, rows.alive)
-    seen = jnp.minimum(state.seen, SEEN_LIMIT) + collectives.sum(rows.alive.sum(dtype=jnp.int32))
+    seen = jnp.minimum(state.seen, SEEN_LIMIT) + collectives.sum_over_shards(rows.alive.sum(dtype=jnp.int32))
     return state.replace(replay=replay.add(state.replay, rows), observations=observations, seen=seen)
 
 
 def learn_if_ready(
-    config: OffPolicySettings, method: Method, replay: Replay, state: OffPolicyState, key: jax.Array
+    config: OffPolicySettings, method: OffPolicyMethod, replay: Replay, state: OffPolicyState, key: jax.Array
 ) -> tuple[OffPolicyState, Metrics]:
     """Takes the gradient steps after one decision; none during the warm-up, which all shards end together.
 
@@ -106,7 +106,7 @@ def learn_if_ready(
         def step(state, key):
             return gradient_step(method, replay, state, key)
 
-        keys = jax.random.split(collectives.fold(key), config.updates_per_step)
+        keys = jax.random.split(collectives.fold_shard_into_key(key), config.updates_per_step)
         state, metrics = jax.lax.scan(step, state, keys)
         metrics = {name: x.mean() for name, x in metrics.items()}
         # Losses are computed before the last step: only this norm shows a last step that diverges.
@@ -117,24 +117,24 @@ def learn_if_ready(
         metrics = jax.eval_shape(learn, state, key)[1]
         return state, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics)
 
-    held = collectives.min(replay.size(state.replay)) * collectives.size()
+    held = collectives.min_over_shards(replay.size(state.replay)) * collectives.num_shards()
     ready = (state.seen >= state.hyper["learning_starts"]) & (held >= config.batch_size)
     return jax.lax.cond(ready, learn, wait, state, key)
 
 
 def gradient_step(
-    method: Method, replay: Replay, state: OffPolicyState, key: jax.Array
+    method: OffPolicyMethod, replay: Replay, state: OffPolicyState, key: jax.Array
 ) -> tuple[OffPolicyState, Metrics]:
     """Takes one step on one batch: of the critics, then of the method's other parts."""
     key_sample, key_target, key_improve = jax.random.split(key, 3)
     memory, sample = replay.sample(state.replay, key_sample, state.hyper["gamma"])
     batch = sample.replace(
-        obs=observe(state.observations, sample.obs),
-        next_obs=observe(state.observations, sample.next_obs),
+        obs=normalize_observations(state.observations, sample.obs),
+        next_obs=normalize_observations(state.observations, sample.next_obs),
         reward=sample.reward * state.hyper["reward_scale"],
     )
     if batch.between is not None:
-        between = observe(state.observations, batch.between.obs)
+        between = normalize_observations(state.observations, batch.between.obs)
         batch = batch.replace(between=batch.between.replace(obs=between))
     state, td, metrics = critic_step(method, state, key_target, batch)
     state, improved = method.improve(state, key_improve, batch)
@@ -143,7 +143,7 @@ def gradient_step(
 
 
 def critic_step(
-    method: Method, state: OffPolicyState, key: jax.Array, batch: Sample
+    method: OffPolicyMethod, state: OffPolicyState, key: jax.Array, batch: Sample
 ) -> tuple[OffPolicyState, jax.Array, Metrics]:
     """Takes one step of the critics; returns the state, priorities `[B]` and metrics."""
     target = jax.lax.stop_gradient(method.target(state, key, batch))
@@ -155,7 +155,7 @@ def critic_step(
 
     (value, (td, mean)), grads = jax.value_and_grad(loss, has_aux=True)(state.params["critic"])
     metrics = {"critic_loss": value, "td_error": td.mean(), "value": mean}
-    grads, metrics = collectives.mean((grads, metrics))
+    grads, metrics = collectives.mean_over_shards((grads, metrics))
     return adam_step(state, "critic", grads, "learning_rate"), td, metrics
 
 

@@ -8,7 +8,7 @@ from algos.nets.networks import (
     Actor,
     Critic,
     Layers,
-    Network,
+    NetworkFunctions,
     PolicyHead,
     make_critics,
     policy_bias,
@@ -33,7 +33,7 @@ def make_actor(
     action: ActionSpec,
     implementation: Implementation,
     log_std: float | None = None,
-) -> Network:
+) -> NetworkFunctions:
     """Builds an actor from observations to `(mean, log_std)`, `[..., D]` each, before squashing.
 
     Args:
@@ -54,7 +54,7 @@ def make_actor(
         mean_bias=policy_bias(config.initial_action, action, squash=True),
     )
     actor = Actor(head, config.widths, make_layers(config, observation, implementation))
-    return Network(lambda key: actor.init(key, jnp.zeros((observation.size,))), actor.apply)
+    return NetworkFunctions(lambda key: actor.init(key, jnp.zeros((observation.size,))), actor.apply)
 
 
 def make_ensemble(
@@ -63,7 +63,7 @@ def make_ensemble(
     action: ActionSpec,
     implementation: Implementation,
     outputs: int = 1,
-) -> Network:
+) -> NetworkFunctions:
     """Builds the ensemble of critics with this many outputs each; see `make_critics`."""
     widths = config.widths if config.critic_widths is None else config.critic_widths
     critic = Critic(widths, outputs, make_layers(config, observation, implementation))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from algos.off_policy.agent import ReplayLearner
-from algos.off_policy.learning import Method, squared_loss
+from algos.off_policy.learning import OffPolicyMethod, squared_loss
 from algos.off_policy.soft import SoftSettings, make_soft_method
 from algos.optim.small_batches import PLAIN, Implementation
 from algos.types import ActionSpec, ObservationSpec
@@ -18,7 +18,7 @@ class SACConfig(SoftSettings, ReplayLearner):
 
     def method(
         self, observation: ObservationSpec, action: ActionSpec, implementation: Implementation = PLAIN
-    ) -> Method:
+    ) -> OffPolicyMethod:
         """Returns SAC's method: the minimum of the critics' values, and half the squared error."""
         return make_soft_method(
             self,

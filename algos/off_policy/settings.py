@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from algos.checks import require_choice, require_count, require_list, require_range, require_switches
 from algos.nets.encoders import EncoderConfig
-from algos.nets.networks import ACTIVATIONS, PRECISIONS, require_inside, require_widths
+from algos.nets.networks import ACTIVATIONS, PRECISIONS, require_reachable_action, require_widths
 from algos.off_policy.replay.replay import ReplayConfig
 from algos.settings import LearnerSettings
 
@@ -93,7 +93,7 @@ class OffPolicySettings(LearnerSettings):
             require_widths(key, getattr(self, key))
             if getattr(self, key) == ():
                 raise ValueError(f"{key}=(): needs at least one layer")
-        require_inside(self.initial_action, "")
+        require_reachable_action(self.initial_action, "")
         require_choice("activation", self.activation, tuple(ACTIVATIONS))
         require_choice("compute_dtype", self.compute_dtype, tuple(PRECISIONS))
         for key in ("n_critics", "horizon", "batch_size", "updates_per_step", *self.COUNTS):

@@ -15,8 +15,14 @@ import jax.numpy as jnp
 from algos import collectives
 from algos.checks import require_range
 from algos.nets.distributions import SquashedGaussian
-from algos.nets.networks import LOG_STD_RANGE, Network
-from algos.off_policy.learning import Method, OffPolicyState, adam_step, bellman_target, update_targets
+from algos.nets.networks import LOG_STD_RANGE, NetworkFunctions
+from algos.off_policy.learning import (
+    OffPolicyMethod,
+    OffPolicyState,
+    adam_step,
+    bellman_target,
+    update_targets,
+)
 from algos.off_policy.networks import make_actor, make_ensemble
 from algos.off_policy.replay.rings import Sample
 from algos.off_policy.settings import OffPolicySettings
@@ -64,7 +70,7 @@ class SoftSettings(OffPolicySettings):
         require_range("initial_std", self.initial_std, math.exp(self.log_std_min), math.exp(self.log_std_max))
 
 
-class Soft(NamedTuple):
+class SoftNetworks(NamedTuple):
     """Networks of a maximum-entropy learner, and its reductions of the critics' estimates.
 
     Attributes:
@@ -74,8 +80,8 @@ class Soft(NamedTuple):
       value: `(predictions [n, B, q]) -> [B]`, the value that the actor maximises.
     """
 
-    actor: Network
-    critics: Network
+    actor: NetworkFunctions
+    critics: NetworkFunctions
     truncate: Callable
     value: Callable
 
@@ -90,7 +96,7 @@ def make_soft_method(
     truncate: Callable,
     critic_loss: Callable,
     value: Callable,
-) -> Method:
+) -> OffPolicyMethod:
     """Builds the method of a maximum-entropy learner.
 
     Args:
@@ -99,22 +105,22 @@ def make_soft_method(
       action: the action space.
       implementation: implementation of the hidden layers' products.
       outputs: estimates q of every critic.
-      truncate, value: see `Soft`.
-      critic_loss: see `Method`.
+      truncate, value: see `SoftNetworks`.
+      critic_loss: see `OffPolicyMethod`.
 
     Raises:
       ValueError: if `initial_action` does not fit the action space.
     """
     actor = make_actor(config, observation, action, implementation, math.log(config.initial_std))
     critics = make_ensemble(config, observation, action, implementation, outputs)
-    soft = Soft(actor, critics, truncate, value)
+    soft = SoftNetworks(actor, critics, truncate, value)
 
     def init(key):
         key_actor, key_critic = jax.random.split(key)
         log_alpha = jnp.float32(math.log(config.alpha))
         return {"actor": actor.init(key_actor), "critic": critics.init(key_critic), "log_alpha": log_alpha}
 
-    return Method(
+    return OffPolicyMethod(
         init=init,
         hyper={"target_entropy": -float(action.dimensions)},
         targets=("critic",),
@@ -123,22 +129,24 @@ def make_soft_method(
         target=partial(soft_target, soft),
         predict=critics.apply,
         critic_loss=critic_loss,
-        improve=partial(improve, soft),
+        improve=partial(step_actor_and_temperature, soft),
     )
 
 
-def policy(soft: Soft, state: OffPolicyState, params: PyTree, obs: jax.Array) -> SquashedGaussian:
+def actor_distribution(
+    soft: SoftNetworks, state: OffPolicyState, params: PyTree, obs: jax.Array
+) -> SquashedGaussian:
     """Action distribution with these parameters of the actor."""
     mean, log_std = soft.actor.apply(params, obs)
     return SquashedGaussian(mean, jnp.clip(log_std, state.hyper["log_std_min"], state.hyper["log_std_max"]))
 
 
-def current_policy(soft: Soft, state: OffPolicyState, obs: jax.Array) -> SquashedGaussian:
+def current_policy(soft: SoftNetworks, state: OffPolicyState, obs: jax.Array) -> SquashedGaussian:
     """Action distribution with the actor's current parameters."""
-    return policy(soft, state, state.params["actor"], obs)
+    return actor_distribution(soft, state, state.params["actor"], obs)
 
 
-def soft_target(soft: Soft, state: OffPolicyState, key: jax.Array, batch: Sample):
+def soft_target(soft: SoftNetworks, state: OffPolicyState, key: jax.Array, batch: Sample):
     """Soft Bellman targets: reward plus discounted value and entropy of the next state."""
     if batch.between is not None:
         key, key_between = jax.random.split(key)
@@ -149,7 +157,7 @@ def soft_target(soft: Soft, state: OffPolicyState, key: jax.Array, batch: Sample
     return soft.truncate(bellman_target(batch, next_value - bonus[:, None]))
 
 
-def add_entropy(soft: Soft, state: OffPolicyState, key: jax.Array, batch: Sample) -> Sample:
+def add_entropy(soft: SoftNetworks, state: OffPolicyState, key: jax.Array, batch: Sample) -> Sample:
     """Adds the entropy bonus of the intermediate states to a batch's rewards.
 
     The entropy is that of the current policy, estimated with a new action in each state, as in the n-step
@@ -162,19 +170,19 @@ def add_entropy(soft: Soft, state: OffPolicyState, key: jax.Array, batch: Sample
     return batch.replace(reward=batch.reward + jnp.exp(state.params["log_alpha"]) * bonus)
 
 
-def improve(
-    soft: Soft, state: OffPolicyState, key: jax.Array, batch: Sample
+def step_actor_and_temperature(
+    soft: SoftNetworks, state: OffPolicyState, key: jax.Array, batch: Sample
 ) -> tuple[OffPolicyState, Metrics]:
     """Takes a step of the actor and of the temperature, then updates the targets."""
     alpha = jnp.exp(state.params["log_alpha"])
 
     def loss(params):
-        action, log_prob = policy(soft, state, params, batch.obs).sample_and_log_prob(key)
+        action, log_prob = actor_distribution(soft, state, params, batch.obs).sample_and_log_prob(key)
         value = soft.value(soft.critics.apply(state.params["critic"], batch.obs, action))
         return (alpha * log_prob - value).mean(), -log_prob.mean()
 
     mine = jax.value_and_grad(loss, has_aux=True)(state.params["actor"])
-    (actor_loss, entropy), grads = collectives.mean(mine)
+    (actor_loss, entropy), grads = collectives.mean_over_shards(mine)
     state = adam_step(state, "actor", grads, "actor_learning_rate")
     slope = entropy - state.hyper["target_entropy"]
     state = adam_step(state, "log_alpha", slope, "alpha_learning_rate")

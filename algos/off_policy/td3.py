@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 
 from algos import collectives
-from algos.nets.networks import Network
+from algos.nets.networks import NetworkFunctions
 from algos.off_policy.agent import ReplayLearner
 from algos.off_policy.learning import (
-    Method,
+    OffPolicyMethod,
     OffPolicyState,
     adam_step,
     bellman_target,
@@ -56,12 +56,12 @@ class TD3Config(OffPolicySettings, ReplayLearner):
 
     def method(
         self, observation: ObservationSpec, action: ActionSpec, implementation: Implementation = PLAIN
-    ) -> Method:
+    ) -> OffPolicyMethod:
         """Returns TD3's method: the minimum of the critics' values at a noisy action of the target actor."""
         return make_td3_method(self, observation, action, implementation)
 
 
-class Networks(NamedTuple):
+class TD3Networks(NamedTuple):
     """Networks of TD3.
 
     Attributes:
@@ -70,12 +70,12 @@ class Networks(NamedTuple):
     """
 
     act: Callable
-    critics: Network
+    critics: NetworkFunctions
 
 
 def make_td3_method(
     config: TD3Config, observation: ObservationSpec, action: ActionSpec, implementation: Implementation
-) -> Method:
+) -> OffPolicyMethod:
     """Builds the networks and losses of TD3.
 
     Raises:
@@ -83,7 +83,7 @@ def make_td3_method(
     """
     actor = make_actor(config, observation, action, implementation)
     critics = make_ensemble(config, observation, action, implementation)
-    networks = Networks(lambda params, obs: jnp.tanh(actor.apply(params, obs)[0]), critics)
+    networks = TD3Networks(lambda params, obs: jnp.tanh(actor.apply(params, obs)[0]), critics)
 
     def init(key):
         key_actor, key_critic = jax.random.split(key)
@@ -93,9 +93,9 @@ def make_td3_method(
         return networks.act(state.params["actor"], obs)
 
     def explore(state, key, obs):
-        return add_noise(key, greedy(state, obs), state.hyper["exploration_noise"], jnp.inf)
+        return add_action_noise(key, greedy(state, obs), state.hyper["exploration_noise"], jnp.inf)
 
-    return Method(
+    return OffPolicyMethod(
         init=init,
         hyper={},
         targets=("actor", "critic"),
@@ -104,20 +104,20 @@ def make_td3_method(
         target=partial(smoothed_target, networks),
         predict=critics.apply,
         critic_loss=squared_loss,
-        improve=partial(improve, networks),
+        improve=partial(delayed_actor_step, networks),
     )
 
 
-def smoothed_target(networks: Networks, state: OffPolicyState, key: jax.Array, batch: Sample) -> jax.Array:
+def smoothed_target(networks: TD3Networks, state: OffPolicyState, key: jax.Array, batch: Sample) -> jax.Array:
     """Targets `[B]`: the minimum of the target critics at a noisy action of the target actor."""
     action = networks.act(state.targets["actor"], batch.next_obs)
-    action = add_noise(key, action, state.hyper["target_noise"], state.hyper["target_noise_clip"])
+    action = add_action_noise(key, action, state.hyper["target_noise"], state.hyper["target_noise_clip"])
     next_value = networks.critics.apply(state.targets["critic"], batch.next_obs, action)
     return bellman_target(batch, next_value)[..., 0].min(0)
 
 
-def improve(
-    networks: Networks, state: OffPolicyState, key: jax.Array, batch: Sample
+def delayed_actor_step(
+    networks: TD3Networks, state: OffPolicyState, key: jax.Array, batch: Sample
 ) -> tuple[OffPolicyState, Metrics]:
     """Takes a step of the actor and of the targets after every `policy_delay` critic steps."""
     del key
@@ -127,20 +127,24 @@ def improve(
     return state, {"actor_loss": loss}
 
 
-def actor_step(networks: Networks, state: OffPolicyState, batch: Sample) -> tuple[OffPolicyState, jax.Array]:
+def actor_step(
+    networks: TD3Networks, state: OffPolicyState, batch: Sample
+) -> tuple[OffPolicyState, jax.Array]:
     """Steps the actor on the first critic's value and updates the targets; returns state and loss."""
     first = jax.tree.map(lambda x: x[:1], state.params["critic"])
 
     def loss(params):
         return -networks.critics.apply(first, batch.obs, networks.act(params, batch.obs)).mean()
 
-    value, grads = collectives.mean(jax.value_and_grad(loss)(state.params["actor"]))
+    value, grads = collectives.mean_over_shards(jax.value_and_grad(loss)(state.params["actor"]))
     state = update_targets(adam_step(state, "actor", grads, "actor_learning_rate"))
     # Steps without one count as 0 in the mean over all steps; the factor compensates for them.
     return state, value * state.hyper["policy_delay"]
 
 
-def add_noise(key: jax.Array, action: jax.Array, std: jax.Array, limit: jax.Array | float) -> jax.Array:
+def add_action_noise(
+    key: jax.Array, action: jax.Array, std: jax.Array, limit: jax.Array | float
+) -> jax.Array:
     """Adds Gaussian noise, itself clipped to `[-limit, limit]`, and clips the action to [-1, 1]."""
     noise = jnp.clip(std * jax.random.normal(key, action.shape), -limit, limit)
     return jnp.clip(action + noise, -1.0, 1.0)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from algos.checks import require_count
 from algos.off_policy.agent import ReplayLearner
-from algos.off_policy.learning import Method
+from algos.off_policy.learning import OffPolicyMethod
 from algos.off_policy.soft import SoftSettings, make_soft_method
 from algos.optim.small_batches import PLAIN, Implementation
 from algos.types import ActionSpec, ObservationSpec
@@ -48,7 +48,7 @@ class TQCConfig(SoftSettings, ReplayLearner):
 
     def method(
         self, observation: ObservationSpec, action: ActionSpec, implementation: Implementation = PLAIN
-    ) -> Method:
+    ) -> OffPolicyMethod:
         """Returns TQC's method: truncated pooled quantiles as target, their mean as the actor's value."""
         dropped = self.drop_per_critic * self.n_critics
         return make_soft_method(

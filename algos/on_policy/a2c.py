@@ -9,11 +9,11 @@ import jax.numpy as jnp
 
 from algos import collectives
 from algos.checks import require_choice
-from algos.nets.actor_critic import Policy, behind
-from algos.on_policy.agent import Method, RolloutLearner
+from algos.nets.actor_critic import PolicyFunctions, with_observation_decoder
+from algos.on_policy.agent import OnPolicyMethod, RolloutLearner
 from algos.on_policy.losses import total_loss
-from algos.on_policy.minibatches import summed
-from algos.on_policy.sample_epochs import Batch
+from algos.on_policy.minibatches import sum_alive
+from algos.on_policy.sample_epochs import SampleBatch
 from algos.on_policy.settings import OnPolicySettings, OnPolicyState
 from algos.optim.optimizers import Optimizer, clip_scale, make_optimizer
 from algos.optim.small_batches import Implementation
@@ -47,21 +47,26 @@ class A2CConfig(OnPolicySettings, RolloutLearner):
         super().__post_init__()
         require_choice("optimizer", self.optimizer, OPTIMIZERS)
 
-    def method(self, policy: Policy, implementation: Implementation, **run) -> Method:
+    def method(self, policy: PolicyFunctions, implementation: Implementation, **run) -> OnPolicyMethod:
         """Returns the method with one policy-gradient step per rollout."""
         del implementation, run
         optimizer = make_optimizer(self.optimizer)
-        return Method(optimizer.init, partial(learn, policy, optimizer))
+        return OnPolicyMethod(optimizer.init, partial(learn_from_batch, policy, optimizer))
 
 
-def learn(
-    policy: Policy, optimizer: Optimizer, state: OnPolicyState, key: jax.Array, batch: Batch, hyper: Hyper
+def learn_from_batch(
+    policy: PolicyFunctions,
+    optimizer: Optimizer,
+    state: OnPolicyState,
+    key: jax.Array,
+    batch: SampleBatch,
+    hyper: Hyper,
 ) -> tuple[PyTree, PyTree, Metrics]:
     """Takes one gradient step on a batch `[N]`; returns `(params, optimizer, metrics)`."""
     del key
-    policy = behind(policy, state.observations)
+    policy = with_observation_decoder(policy, state.observations)
     grads, samples = jax.grad(a2c_loss, argnums=1, has_aux=True)(policy, state.params, batch, hyper)
-    grads, sums, count = collectives.mean_gradient(grads, *summed(samples, batch.alive))
+    grads, sums, count = collectives.average_gradients(grads, *sum_alive(samples, batch.alive))
     norm = optimizer.norm(grads)
     scale = clip_scale(norm, hyper["max_grad_norm"])
     params, after = optimizer.step(grads, state.optimizer, state.params, hyper, scale, count > 0)
@@ -69,7 +74,9 @@ def learn(
     return params, after, metrics | {"gradient_norm": norm}
 
 
-def a2c_loss(policy: Policy, params: PyTree, batch: Batch, hyper: Hyper) -> tuple[jax.Array, Metrics]:
+def a2c_loss(
+    policy: PolicyFunctions, params: PyTree, batch: SampleBatch, hyper: Hyper
+) -> tuple[jax.Array, Metrics]:
     """Policy-gradient loss plus half the squared error of the values and the entropy bonus.
 
     Args:

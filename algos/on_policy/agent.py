@@ -7,18 +7,18 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from algos.nets.actor_critic import Policy, make_actor_critic
-from algos.nets.encoders import blocks_apart
-from algos.nets.networks import flatten
+from algos.nets.actor_critic import PolicyFunctions, make_actor_critic
+from algos.nets.encoders import encoded_blocks
+from algos.nets.networks import flatten_features
 from algos.nets.normalize import (
     centre_rewards,
     explained_variance,
     init_reward_scale,
     update_reward_scale,
 )
-from algos.nets.observations import init_statistics, merge_statistics, observe
-from algos.on_policy.sample_epochs import prepare
-from algos.on_policy.settings import OnPolicySettings, OnPolicyState, annealed
+from algos.nets.observations import init_statistics, merge_statistics, normalize_observations
+from algos.on_policy.sample_epochs import samples_from_rollout
+from algos.on_policy.settings import OnPolicySettings, OnPolicyState, apply_schedules
 from algos.optim.optimizers import global_norm, latest_params
 from algos.optim.small_batches import Implementation, choose_implementation
 from algos.types import (
@@ -30,11 +30,11 @@ from algos.types import (
     ObservationSpec,
     PyTree,
     Rollout,
-    of_actor,
+    actor_observation,
 )
 
 
-class Method(NamedTuple):
+class OnPolicyMethod(NamedTuple):
     """Algorithm-specific functions of an on-policy learner.
 
     Attributes:
@@ -47,7 +47,7 @@ class Method(NamedTuple):
 
     init: Callable
     learn: Callable
-    prepare: Callable = prepare
+    prepare: Callable = samples_from_rollout
     acting: Callable = latest_params
 
 
@@ -56,11 +56,11 @@ class RolloutLearner:
 
     def networks(
         self, observation: ObservationSpec, action: ActionSpec, implementation: Implementation
-    ) -> Policy:
+    ) -> PolicyFunctions:
         """Builds the networks for flat observations."""
         return make_actor_critic(self, observation, action, dot_general=implementation.dot_general)
 
-    def method(self, policy: Policy, implementation: Implementation, **run) -> Method:
+    def method(self, policy: PolicyFunctions, implementation: Implementation, **run) -> OnPolicyMethod:
         """Builds the learning method with these networks; `run` is as for `make`."""
         raise NotImplementedError
 
@@ -108,8 +108,8 @@ class RolloutLearner:
 
 def make_rollout_agent(
     config: OnPolicySettings,
-    policy: Policy,
-    method: Method,
+    policy: PolicyFunctions,
+    method: OnPolicyMethod,
     observation: ObservationSpec,
     samples: int | None,
     total_updates: int | None,
@@ -120,7 +120,7 @@ def make_rollout_agent(
     """
 
     def evaluate(state, obs, carry, reset, mask):
-        seen = observe(state.observations, flat(observation, obs))
+        seen = normalize_observations(state.observations, flatten_observations(observation, obs))
         return policy.step(acting_params(method, state), seen, carry, reset, mask)
 
     def act(state, key, obs, carry, reset, mask):
@@ -129,19 +129,21 @@ def make_rollout_agent(
         return action, carry, {"log_prob": distribution.log_prob(action), "value": value}
 
     def update(state, key, rollout):
-        rollout = rollout.replace(obs=flat(observation, rollout.obs))
-        return learn_from(config, method, state, key, rollout)
+        rollout = rollout.replace(obs=flatten_observations(observation, rollout.obs))
+        return update_from_rollout(config, method, state, key, rollout)
 
     def greedy(state, obs, carry, reset, mask):
         carry, distribution, _ = evaluate(policy_state(state), obs, carry, reset, mask)
         return distribution.mode(), carry
 
     def teach(state, obs, carry, reset, mask):
-        seen = observe(state.observations, obs)
+        seen = normalize_observations(state.observations, obs)
         return policy.sequence(acting_params(method, policy_state(state)), seen, carry, reset, mask)
 
     return Agent(
-        init=lambda key: initial_state(config, policy, method, observation, samples, total_updates, key),
+        init=lambda key: initial_on_policy_state(
+            config, policy, method, observation, samples, total_updates, key
+        ),
         initial_carry=policy.initial_carry,
         act=act,
         greedy=greedy,
@@ -153,7 +155,7 @@ def make_rollout_agent(
         teach=teach if observation.critic is None else None,
         hyper=lambda: config.initial_hyper(total_updates),
         asymmetric=observation.critic is not None,
-        local=local_part,
+        local=mark_local_arrays,
     )
 
 
@@ -163,32 +165,32 @@ def policy_state(state: OnPolicyState) -> OnPolicyState:
     return state.replace(params=params, optimizer=None, rewards=None, centre=None)
 
 
-def acting_state(method: Method, state: OnPolicyState) -> OnPolicyState:
+def acting_state(method: OnPolicyMethod, state: OnPolicyState) -> OnPolicyState:
     """Policy that acts in rollouts, in place of the mean that evaluations use; see `Agent.acting_state`."""
     average = None if state.average is None else acting_params(method, state)
     return policy_state(state.replace(average=average))
 
 
-def local_part(state: OnPolicyState) -> OnPolicyState:
+def mark_local_arrays(state: OnPolicyState) -> OnPolicyState:
     """Marks the arrays of single environments: running reward sums and means; see `Agent.local`."""
     marks = jax.tree.map(lambda x: False, state)
     rewards = None if state.rewards is None else marks.rewards.replace(sums=True)
     return marks.replace(rewards=rewards, centre=None if state.centre is None else True)
 
 
-def flat(observation: ObservationSpec, obs: PyTree) -> jax.Array | Asymmetric:
+def flatten_observations(observation: ObservationSpec, obs: PyTree) -> jax.Array | Asymmetric:
     """Flattens the features of observations to one axis; missing critic observations become None."""
-    actor = flatten(of_actor(obs), observation.shape)
+    actor = flatten_features(actor_observation(obs), observation.shape)
     if observation.critic is None:
         return actor
     shown = isinstance(obs, Asymmetric) and obs.critic is not None
-    return Asymmetric(actor, flatten(obs.critic, observation.critic) if shown else None)
+    return Asymmetric(actor, flatten_features(obs.critic, observation.critic) if shown else None)
 
 
-def initial_state(
+def initial_on_policy_state(
     config: OnPolicySettings,
-    policy: Policy,
-    method: Method,
+    policy: PolicyFunctions,
+    method: OnPolicyMethod,
     observation: ObservationSpec,
     samples: int | None,
     total_updates: int | None,
@@ -199,7 +201,7 @@ def initial_state(
     optimizer = method.init(params)
     # Copies, as a state is donated whole.
     average = jax.tree.map(jnp.copy, method.acting(optimizer, params))
-    statistics = init_statistics(observation.size, blocks_apart(config.encoder, observation.blocks))
+    statistics = init_statistics(observation.size, encoded_blocks(config.encoder, observation.blocks))
     if observation.critic is not None:
         statistics = Asymmetric(statistics, init_statistics(math.prod(observation.critic)))
     return OnPolicyState(
@@ -214,14 +216,14 @@ def initial_state(
     )
 
 
-def acting_params(method: Method, state: OnPolicyState) -> PyTree:
+def acting_params(method: OnPolicyMethod, state: OnPolicyState) -> PyTree:
     """Parameters to act with; in a state without optimiser the average, if there is one."""
     if state.optimizer is not None:
         return method.acting(state.optimizer, state.params)
     return state.params if state.average is None else state.average
 
 
-def averaged(average: PyTree, latest: PyTree, share: float, updates: jax.Array) -> PyTree:
+def update_policy_average(average: PyTree, latest: PyTree, share: float, updates: jax.Array) -> PyTree:
     """Updates a running mean of parameters: the plain mean at first, then an exponential one.
 
     Args:
@@ -234,18 +236,18 @@ def averaged(average: PyTree, latest: PyTree, share: float, updates: jax.Array) 
     return jax.tree.map(lambda old, new: new + kept * (old - new), average, latest)
 
 
-def learn_from(
-    config: OnPolicySettings, method: Method, state: OnPolicyState, key: jax.Array, rollout: Rollout
+def update_from_rollout(
+    config: OnPolicySettings, method: OnPolicyMethod, state: OnPolicyState, key: jax.Array, rollout: Rollout
 ) -> tuple[OnPolicyState, Metrics]:
     """Runs one update on a rollout with flat observations; returns `(state, metrics)`.
 
     The statistics of observations are updated last, so that acting and learning use the same
     normalisation and the first gradient is that of the policy which acted.
     """
-    hyper = annealed(config, state.hyper, state.updates)
+    hyper = apply_schedules(config, state.hyper, state.updates)
     if state.centre is not None:
         centre, reward = centre_rewards(
-            state.centre, rollout.reward, rollout.valued, config.reward_centering, rollout.skip
+            state.centre, rollout.reward, rollout.has_value_target, config.reward_centering, rollout.skip
         )
         state, rollout = state.replace(centre=centre), rollout.replace(reward=reward)
     if state.rewards is not None:
@@ -253,7 +255,7 @@ def learn_from(
             state.rewards,
             rollout.reward,
             rollout.boundary,
-            rollout.valued,
+            rollout.has_value_target,
             hyper["gamma"],
             skip=rollout.skip,
             last_skip=rollout.last_skip,
@@ -265,10 +267,12 @@ def learn_from(
     metrics["explained_variance"] = explained_variance(batch.value, batch.target, batch.alive)
     # Losses are computed before the last step: only this norm shows a last step that diverges.
     metrics["parameter_norm"] = global_norm(params)
-    metrics |= {name: hyper[name] for name in config.annealed()}
+    metrics |= {name: hyper[name] for name in config.scheduled_names()}
     if state.average is not None:
         latest = method.acting(optimizer, params)
-        state = state.replace(average=averaged(state.average, latest, config.policy_average, state.updates))
+        state = state.replace(
+            average=update_policy_average(state.average, latest, config.policy_average, state.updates)
+        )
     state = state.replace(
         params=params, optimizer=optimizer, observations=observations, updates=state.updates + 1
     )

@@ -9,13 +9,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from algos.nets.distributions import Distribution, divergence, full
-from algos.types import Agent, PyTree, of_actor
+from algos.nets.distributions import Distribution, broadcast_distribution, kl_divergence
+from algos.types import Agent, PyTree, actor_observation
 
 LOSSES: dict[str, Callable] = {
     # Minus the teacher's entropy, a constant, so that the loss is 0 for equal policies.
-    "cross_entropy": lambda teacher, student: divergence(teacher, student),
-    "reverse_kl": lambda teacher, student: divergence(student, teacher),
+    "cross_entropy": lambda teacher, student: kl_divergence(teacher, student),
+    "reverse_kl": lambda teacher, student: kl_divergence(student, teacher),
 }
 
 
@@ -31,7 +31,7 @@ class Teacher(NamedTuple):
     state: PyTree
 
 
-class Lesson(NamedTuple):
+class TeacherTargets(NamedTuple):
     """Action distributions and values of a teacher, for decisions with any axes."""
 
     distribution: Distribution
@@ -55,7 +55,7 @@ def with_teacher(agent: Agent, teacher: Teacher) -> Agent:
         # A frozen copy of the student has no teacher.
         if state.teacher is None:
             return carry
-        return teacher.agent.greedy(state.teacher, of_actor(obs), carry, reset, mask)[1]
+        return teacher.agent.greedy(state.teacher, actor_observation(obs), carry, reset, mask)[1]
 
     def act(state, key, obs, carry, reset, mask):
         action, own, extras = agent.act(state, key, obs, carry[0], reset, mask)
@@ -78,9 +78,9 @@ def with_teacher(agent: Agent, teacher: Teacher) -> Agent:
     )
 
 
-def lesson(
+def evaluate_teacher(
     teacher: Teacher, state: PyTree, obs: jax.Array, carry: PyTree, reset: jax.Array, mask: jax.Array | None
-) -> Lesson:
+) -> TeacherTargets:
     """Evaluates the teacher's distributions and values on T decisions of S rows.
 
     Args:
@@ -92,11 +92,11 @@ def lesson(
       mask: `[T, S, n]` bool, or None.
     """
     distribution, value = teacher.agent.teach(state, obs, carry, reset, mask)
-    return Lesson(full(distribution), value)
+    return TeacherTargets(broadcast_distribution(distribution), value)
 
 
 def imitation_loss(
-    kind: str, lesson: Lesson, distribution: Distribution, value: jax.Array, value_weight: jax.Array
+    kind: str, lesson: TeacherTargets, distribution: Distribution, value: jax.Array, value_weight: jax.Array
 ) -> jax.Array:
     """Imitation loss per decision: KL divergence of the policies plus squared error of the values.
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from algos import collectives
-from algos.nets.normalize import masked_mean
+from algos.nets.normalize import masked_mean_or_zero
 from algos.types import Hyper, Metrics
 
 
@@ -37,9 +37,11 @@ def total_loss(
     samples = {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": distribution.entropy()}
     if (std := distribution.std) is not None:
         samples["action_std"] = jnp.broadcast_to(std.mean(-1), policy_loss.shape)
-    samples = {name: x if name == "value_loss" else of_decisions(x, acting) for name, x in samples.items()}
+    samples = {
+        name: x if name == "value_loss" else weight_decisions(x, acting) for name, x in samples.items()
+    }
     total = samples["policy_loss"] + hyper["value_coefficient"] * value_loss
-    return masked_mean(total - hyper["entropy_coefficient"] * samples["entropy"], alive), samples
+    return masked_mean_or_zero(total - hyper["entropy_coefficient"] * samples["entropy"], alive), samples
 
 
 def acting_weights(alive: jax.Array, valued: jax.Array) -> jax.Array:
@@ -52,11 +54,13 @@ def acting_weights(alive: jax.Array, valued: jax.Array) -> jax.Array:
       alive: bool; the sample is a decision.
       valued: bool; the sample is a decision, or the critic learns from it.
     """
-    counts = collectives.sum(jnp.stack([valued.sum(dtype=jnp.float32), alive.sum(dtype=jnp.float32)]))
+    counts = collectives.sum_over_shards(
+        jnp.stack([valued.sum(dtype=jnp.float32), alive.sum(dtype=jnp.float32)])
+    )
     return jnp.where(alive, counts[0] / jnp.maximum(counts[1], 1.0), 0.0)
 
 
-def of_decisions(x: jax.Array, acting: jax.Array | None) -> jax.Array:
+def weight_decisions(x: jax.Array, acting: jax.Array | None) -> jax.Array:
     """Weights quantities of decisions, and sets those of other samples to 0."""
     return x if acting is None else jnp.where(acting > 0, acting * x, 0.0)
 
@@ -99,9 +103,9 @@ def clipped_loss(
         acting,
     )
     # Not `ratio - 1`: its rounding errors exceed the divergence of policies that have hardly changed.
-    samples["approx_kl"] = of_decisions(jnp.expm1(log_ratio) - log_ratio, acting)
+    samples["approx_kl"] = weight_decisions(jnp.expm1(log_ratio) - log_ratio, acting)
     clipped = (jnp.abs(ratio - 1.0) > hyper["clip"]).astype(jnp.float32)
-    samples["clip_fraction"] = of_decisions(clipped, acting)
+    samples["clip_fraction"] = weight_decisions(clipped, acting)
     return loss, samples
 
 

@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 
 from algos import collectives
-from algos.nets.normalize import masked_mean
+from algos.nets.normalize import masked_mean_or_zero
 from algos.on_policy.ppo_settings import PPOSettings
 from algos.optim.optimizers import Optimizer, clip_scale
 from algos.types import Hyper, Metrics, PyTree
 
 
-class Progress(NamedTuple):
+class MinibatchCarry(NamedTuple):
     """Carry of the scan over minibatches.
 
     Attributes:
@@ -30,7 +30,7 @@ class Progress(NamedTuple):
     memory: PyTree
 
 
-class Steps(NamedTuple):
+class StepStatistics(NamedTuple):
     """Statistics of gradient steps, stacked over the steps.
 
     Attributes:
@@ -55,27 +55,27 @@ class Steps(NamedTuple):
     def metrics(self) -> Metrics:
         """Means over all evaluated steps, and the fraction of steps after the KL stop."""
         metrics = {name: self.mean(name) for name in self.sums}
-        metrics["gradient_norm"] = masked_mean(self.norm, self.evaluated)
+        metrics["gradient_norm"] = masked_mean_or_zero(self.norm, self.evaluated)
         metrics["skipped_minibatches"] = self.stopped.mean(dtype=jnp.float32)
         return metrics
 
 
-def descend(
+def run_minibatch_epoch(
     config: PPOSettings,
     optimizer: Optimizer,
     gradient: Callable,
-    progress: Progress,
+    progress: MinibatchCarry,
     minibatches: PyTree,
     hyper: Hyper,
     unroll: int = 1,
-) -> tuple[Progress, Steps]:
+) -> tuple[MinibatchCarry, StepStatistics]:
     """Runs one epoch: an optimiser step after every `accumulation` minibatches.
 
     Args:
       config: the settings.
       optimizer: the optimiser.
       gradient: `(params, memory, minibatch) -> (grads, sums, count, memory)` of this shard; `sums` and
-        `count` as in `Steps`.
+        `count` as in `StepStatistics`.
       progress: carry from the previous epoch.
       minibatches: arguments of `gradient`, leading axis `[minibatches]`.
       hyper: `max_grad_norm`, `target_kl` and the hyper-parameters of the optimiser.
@@ -85,7 +85,7 @@ def descend(
     def step(progress, minibatch):
         params, state, stopped, memory = progress
         *mine, memory = gradient(params, memory, minibatch)
-        grads, sums, count = collectives.mean_gradient(*mine)
+        grads, sums, count = collectives.average_gradients(*mine)
         kl = sums["approx_kl"] / jnp.maximum(count, 1.0)
         norm = optimizer.norm(grads)
         evaluated = ~stopped & (count > 0)
@@ -93,11 +93,13 @@ def descend(
             stopped = stopped | (kl > hyper["target_kl"])
         scale = clip_scale(norm, hyper["max_grad_norm"])
         params, state = optimizer.step(grads, state, params, hyper, scale, evaluated & ~stopped)
-        return Progress(params, state, stopped, memory), Steps(sums, count, evaluated, stopped, norm)
+        return MinibatchCarry(params, state, stopped, memory), StepStatistics(
+            sums, count, evaluated, stopped, norm
+        )
 
     if config.accumulation > 1:
         minibatches = jax.tree.map(lambda x: x.reshape((-1, config.accumulation) + x.shape[1:]), minibatches)
-        gradient = accumulated(gradient)
+        gradient = accumulate_gradients(gradient)
     progress, steps = jax.lax.scan(step, progress, minibatches, unroll=unroll)
     if config.kl_stop == "epoch":
         stopped = progress.stopped | (steps.mean("approx_kl") > hyper["target_kl"])
@@ -105,13 +107,13 @@ def descend(
     return progress, steps
 
 
-def summed(samples: Metrics, alive: jax.Array) -> tuple[Metrics, jax.Array]:
+def sum_alive(samples: Metrics, alive: jax.Array) -> tuple[Metrics, jax.Array]:
     """Sums quantities over the alive samples; returns the sums and the number of samples, float32."""
     sums = {name: jnp.where(alive, x, 0.0).sum() for name, x in samples.items()}
     return sums, alive.sum(dtype=jnp.float32)
 
 
-def accumulated(gradient: Callable) -> Callable:
+def accumulate_gradients(gradient: Callable) -> Callable:
     """Wraps `gradient` to several minibatches: the mean gradient, weighted by their alive samples."""
 
     def over_group(params, memory, group):

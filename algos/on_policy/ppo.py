@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from functools import partial
 
-from algos.nets.actor_critic import Policy, make_actor_critic
-from algos.on_policy.agent import Method, RolloutLearner
+from algos.nets.actor_critic import PolicyFunctions, make_actor_critic
+from algos.on_policy.agent import OnPolicyMethod, RolloutLearner
 from algos.on_policy.distillation import Teacher, with_teacher
 from algos.on_policy.ppo_settings import SAMPLES, PPOSettings
 from algos.on_policy.sample_epochs import learn_samples
-from algos.on_policy.segment_epochs import learn_segments, prepare
+from algos.on_policy.segment_epochs import learn_segments, segments_from_rollout
 from algos.optim.small_batches import Implementation
 from algos.types import ActionSpec, Agent, ObservationSpec
 
@@ -19,22 +19,27 @@ class PPOConfig(PPOSettings, RolloutLearner):
 
     def networks(
         self, observation: ObservationSpec, action: ActionSpec, implementation: Implementation
-    ) -> Policy:
+    ) -> PolicyFunctions:
         """Builds the networks with the recurrent core; see `RolloutLearner.networks`."""
         return make_actor_critic(self, observation, action, self.core, dot_general=implementation.dot_general)
 
     def method(
-        self, policy: Policy, implementation: Implementation, *, teacher: Teacher | None = None, **run
-    ) -> Method:
+        self,
+        policy: PolicyFunctions,
+        implementation: Implementation,
+        *,
+        teacher: Teacher | None = None,
+        **run,
+    ) -> OnPolicyMethod:
         """Returns epochs of minibatches on PPO's loss, with the imitation of a teacher if there is one."""
         del run
         optimizer = self.make_optimizer()
         acting = optimizer.evaluation_params
         if self.sampling == SAMPLES:
             learn = partial(learn_samples, self, policy, implementation.wrap(optimizer))
-            return Method(optimizer.init, learn, acting=acting)
+            return OnPolicyMethod(optimizer.init, learn, acting=acting)
         learn = partial(learn_segments, self, policy, optimizer)
-        return Method(optimizer.init, learn, partial(prepare, teacher=teacher), acting)
+        return OnPolicyMethod(optimizer.init, learn, partial(segments_from_rollout, teacher=teacher), acting)
 
     def make(
         self,

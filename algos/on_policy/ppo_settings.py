@@ -10,7 +10,7 @@ from algos.nets.cores import CoreConfig
 from algos.on_policy.distillation import LOSSES
 from algos.on_policy.segment_sampling import MODES
 from algos.on_policy.settings import OnPolicySettings
-from algos.on_policy.update_sizes import Plan, make_plan, plan_horizon
+from algos.on_policy.update_sizes import UpdateSizes, make_update_sizes, plan_horizon
 from algos.optim.optimizers import MUON_REST, OPTIMIZERS, Optimizer, make_optimizer
 from algos.settings import AUTO
 
@@ -205,7 +205,7 @@ class PPOSettings(OnPolicySettings):
         teacher = {} if self.teacher is None else self.TEACHER_TRACED
         return self.TRACED | segments | teacher | self.OPTIMIZER_TRACED.get(self.optimizer, {})
 
-    def annealed(self) -> tuple[str, ...]:
+    def scheduled_names(self) -> tuple[str, ...]:
         """Numbers with a schedule, the teacher's weight only with a teacher."""
         return self.ANNEALED if self.teacher is None else (*self.ANNEALED, "teacher_coefficient")
 
@@ -220,8 +220,8 @@ class PPOSettings(OnPolicySettings):
         return self.segments_per_agent
 
     @classmethod
-    def sized(cls, settings: Mapping[str, Any], num_envs: int, agents: int) -> dict[str, Any]:
-        """Derives `horizon` and `batch_size` on segments if they are "auto"; see `LearnerSettings.sized`."""
+    def derive_sizes(cls, settings: Mapping[str, Any], num_envs: int, agents: int) -> dict[str, Any]:
+        """Derives `horizon` and `batch_size` on segments if they are "auto"; see the base class."""
         settings = dict(settings)
         sizes = {key: settings.get(key) for key in ("horizon", "batch_size")}
         if settings.get("sampling", SAMPLES) == SAMPLES or AUTO not in sizes.values():
@@ -239,7 +239,7 @@ class PPOSettings(OnPolicySettings):
             "batch_size": None if batch_size == AUTO else batch_size,
         }
 
-    def plan(self, samples: int, environments: int | None = None) -> Plan | None:
+    def plan(self, samples: int, environments: int | None = None) -> UpdateSizes | None:
         """Returns the sizes of an update on segments; None when training on single samples.
 
         Args:
@@ -261,7 +261,7 @@ class PPOSettings(OnPolicySettings):
             require_minibatches(
                 self.accumulation, max(1, size // self.horizon), "segments of a minibatch", "accumulation"
             )
-        return make_plan(
+        return make_update_sizes(
             samples,
             minibatch_size=size,
             batch_size="auto" if self.batch_size is None else self.batch_size,

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 
 from algos import collectives
 from algos.checks import require_minibatches
-from algos.nets.actor_critic import Policy, behind
+from algos.nets.actor_critic import PolicyFunctions, with_observation_decoder
 from algos.nets.normalize import scale_reward, standardize
-from algos.nets.observations import Entities, compact
+from algos.nets.observations import Entities, compress_observations
 from algos.on_policy.losses import acting_weights, clipped_loss
-from algos.on_policy.minibatches import Progress, descend, summed
+from algos.on_policy.minibatches import MinibatchCarry, run_minibatch_epoch, sum_alive
 from algos.on_policy.ppo_settings import PPOSettings
 from algos.on_policy.returns import gae
 from algos.on_policy.settings import OnPolicySettings, OnPolicyState
@@ -23,13 +23,14 @@ from algos.types import Asymmetric, Hyper, Metrics, PyTree, Rollout
 MINIBATCH_UNROLL = 4
 
 
-class Batch(NamedTuple):
+class SampleBatch(NamedTuple):
     """Samples to learn from, leading axes `[N]`.
 
     `alive` marks the rows that are learnt from: of agents that act, and of agents that are out (only their
     values are learnt). Other rows hold zeros. `acting` has the weights of the decisions among them
     (`losses.acting_weights`); None if all are decisions. `idle` marks rows of agents with no learnt row in
-    the rollout (unfilled slots). Observations are in the form of `algos.nets.observations.compact`.
+    the rollout (unfilled slots). Observations are in the form of
+    `algos.nets.observations.compress_observations`.
     """
 
     obs: jax.Array | Entities | Asymmetric
@@ -44,12 +45,14 @@ class Batch(NamedTuple):
     acting: jax.Array | None = None
 
 
-def prepare(config: OnPolicySettings, state: OnPolicyState, rollout: Rollout, hyper: Hyper) -> Batch:
+def samples_from_rollout(
+    config: OnPolicySettings, state: OnPolicyState, rollout: Rollout, hyper: Hyper
+) -> SampleBatch:
     """Computes advantages and targets of a rollout and flattens its samples to `[T * E * A]`.
 
     Rows that are not learnt from are replaced by zeros, before any arithmetic of the losses.
     """
-    alive, valued = rollout.alive, rollout.valued
+    alive, valued = rollout.alive, rollout.has_value_target
     advantage, target = gae(
         learning_rewards(state, rollout, hyper),
         rollout.extras["value"],
@@ -68,14 +71,14 @@ def prepare(config: OnPolicySettings, state: OnPolicyState, rollout: Rollout, hy
     if config.normalize_advantage == "batch":
         advantage = standardize(advantage, alive)
 
-    clean = partial(keep, alive)
-    batch = Batch(
-        obs=jax.tree.map(partial(keep, valued), compact(state.observations, rollout.obs)),
+    clean = partial(keep_where, alive)
+    batch = SampleBatch(
+        obs=jax.tree.map(partial(keep_where, valued), compress_observations(state.observations, rollout.obs)),
         action=clean(rollout.action),
         log_prob=clean(rollout.extras["log_prob"]),
-        value=keep(valued, rollout.extras["value"]),
+        value=keep_where(valued, rollout.extras["value"]),
         advantage=clean(advantage),
-        target=keep(valued, target),
+        target=keep_where(valued, target),
         alive=valued,
         mask=None if rollout.mask is None else clean(rollout.mask, True),
         idle=jnp.broadcast_to(~valued.any(0), alive.shape),
@@ -90,44 +93,48 @@ def learning_rewards(state: OnPolicyState, rollout: Rollout, hyper: Hyper) -> ja
     return jnp.clip(reward * hyper["reward_scale"], -hyper["reward_clamp"], hyper["reward_clamp"])
 
 
-def keep(alive: jax.Array, x: jax.Array, fill: float = 0) -> jax.Array:
+def keep_where(alive: jax.Array, x: jax.Array, fill: float = 0) -> jax.Array:
     """Selects `x` `[*alive.shape, ...]` where `alive`, and `fill` elsewhere."""
     return jnp.where(alive.reshape(alive.shape + (1,) * (x.ndim - alive.ndim)), x, jnp.asarray(fill, x.dtype))
 
 
 def learn_samples(
     config: PPOSettings,
-    policy: Policy,
+    policy: PolicyFunctions,
     optimizer: Optimizer,
     state: OnPolicyState,
     key: jax.Array,
-    batch: Batch,
+    batch: SampleBatch,
     hyper: Hyper,
 ) -> tuple[PyTree, PyTree, Metrics]:
     """Runs all epochs over shuffled single samples `[N]`; returns `(params, optimizer, metrics)`."""
     require_minibatches(config.num_minibatches, batch.alive.size)
-    policy = behind(policy, state.observations)
+    policy = with_observation_decoder(policy, state.observations)
 
     def gradient(params, memory, minibatch):
         grads, samples = jax.grad(ppo_loss, argnums=1, has_aux=True)(policy, params, minibatch, hyper)
-        return grads, *summed(samples, minibatch.alive), memory
+        return grads, *sum_alive(samples, minibatch.alive), memory
 
     def epoch(progress, key):
-        order = shuffle(key, batch)
-        shuffled = jax.tree.map(lambda x: split(x[order], config.num_minibatches), batch._replace(idle=None))
+        order = _shuffle_samples(key, batch)
+        shuffled = jax.tree.map(
+            lambda x: split_minibatches(x[order], config.num_minibatches), batch._replace(idle=None)
+        )
         if config.normalize_advantage == "minibatch":
             decides = shuffled.alive if shuffled.acting is None else shuffled.acting > 0
             advantage = jax.vmap(standardize)(shuffled.advantage, decides)
             shuffled = shuffled._replace(advantage=advantage)
-        return descend(config, optimizer, gradient, progress, shuffled, hyper, MINIBATCH_UNROLL)
+        return run_minibatch_epoch(config, optimizer, gradient, progress, shuffled, hyper, MINIBATCH_UNROLL)
 
-    progress = Progress(state.params, state.optimizer, jnp.zeros((), bool), ())
+    progress = MinibatchCarry(state.params, state.optimizer, jnp.zeros((), bool), ())
     # An epoch's order is drawn as it begins: memory does not grow with the number of epochs.
-    progress, steps = jax.lax.scan(epoch, progress, jax.random.split(collectives.fold(key), config.epochs))
+    progress, steps = jax.lax.scan(
+        epoch, progress, jax.random.split(collectives.fold_shard_into_key(key), config.epochs)
+    )
     return progress.params, progress.optimizer, steps.metrics()
 
 
-def shuffle(key: jax.Array, batch: Batch) -> jax.Array:
+def _shuffle_samples(key: jax.Array, batch: SampleBatch) -> jax.Array:
     """Random order `[N]` of the samples, with `idle` samples last.
 
     Idle samples then fill the last minibatches, which contribute nothing, and the others have more learnt
@@ -138,7 +145,9 @@ def shuffle(key: jax.Array, batch: Batch) -> jax.Array:
     return jnp.argsort(bits)
 
 
-def ppo_loss(policy: Policy, params: PyTree, batch: Batch, hyper: Hyper) -> tuple[jax.Array, Metrics]:
+def ppo_loss(
+    policy: PolicyFunctions, params: PyTree, batch: SampleBatch, hyper: Hyper
+) -> tuple[jax.Array, Metrics]:
     """PPO's loss on samples `[N]`; see `clipped_loss` for `hyper` and the results.
 
     Args:
@@ -161,6 +170,6 @@ def ppo_loss(policy: Policy, params: PyTree, batch: Batch, hyper: Hyper) -> tupl
     )
 
 
-def split(x: jax.Array, parts: int) -> jax.Array:
+def split_minibatches(x: jax.Array, parts: int) -> jax.Array:
     """Cuts the first axis into `parts` equal parts: `[N, ...]` to `[parts, N / parts, ...]`."""
     return x.reshape((parts, x.shape[0] // parts) + x.shape[1:])

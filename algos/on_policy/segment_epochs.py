@@ -11,30 +11,30 @@ import jax
 import jax.numpy as jnp
 
 from algos import collectives
-from algos.nets.actor_critic import Policy, behind
-from algos.nets.normalize import masked_mean, spread, standardize
-from algos.nets.observations import compact
-from algos.on_policy.distillation import Lesson, Teacher, imitation_loss, lesson
-from algos.on_policy.losses import acting_weights, clipped_loss, of_decisions
-from algos.on_policy.minibatches import Progress, descend, summed
+from algos.nets.actor_critic import PolicyFunctions, with_observation_decoder
+from algos.nets.normalize import masked_mean_or_zero, mean_and_variance, standardize
+from algos.nets.observations import compress_observations
+from algos.on_policy.distillation import Teacher, TeacherTargets, evaluate_teacher, imitation_loss
+from algos.on_policy.losses import acting_weights, clipped_loss, weight_decisions
+from algos.on_policy.minibatches import MinibatchCarry, run_minibatch_epoch, sum_alive
 from algos.on_policy.ppo_settings import PPOSettings
 from algos.on_policy.returns import vtrace_gae
-from algos.on_policy.sample_epochs import keep, learning_rewards
-from algos.on_policy.segment_sampling import choose, importance_exponent, partition, shard_offset
+from algos.on_policy.sample_epochs import keep_where, learning_rewards
+from algos.on_policy.segment_sampling import choose_rows, importance_exponent, partition_rows, shard_offset
 from algos.on_policy.settings import OnPolicyState
 from algos.optim.optimizers import Optimizer
-from algos.types import Hyper, Metrics, PyTree, Rollout, of_actor
+from algos.types import Hyper, Metrics, PyTree, Rollout, actor_observation
 
 
-class Segments(NamedTuple):
+class SegmentBatch(NamedTuple):
     """A rollout as S rows of T decisions, with axes `[T, S]`.
 
     Attributes:
       rollout: `[T, S]`, except `carry` before and `last_value`, `last_skip` after each row, `[S]`.
-        Observations are in the form of `algos.nets.observations.compact`, rewards in the units of the values;
-        steps that are not learnt from hold zeros.
+        Observations are in the form of `algos.nets.observations.compress_observations`, rewards in the units
+        of the values; steps that are not learnt from hold zeros.
       advantage, target: as computed after the rollout.
-      learning: bool, `Rollout.valued` and past the burn-in.
+      learning: bool, `Rollout.has_value_target` and past the burn-in.
       lesson: the teacher's distributions and values, or None.
       acting: weights of the decisions among the learnt steps, see `losses.acting_weights`; None if all are
         decisions.
@@ -44,7 +44,7 @@ class Segments(NamedTuple):
     advantage: jax.Array
     target: jax.Array
     learning: jax.Array
-    lesson: Lesson | None = None
+    lesson: TeacherTargets | None = None
     acting: jax.Array | None = None
 
     @property
@@ -55,14 +55,14 @@ class Segments(NamedTuple):
     @property
     def alive(self) -> jax.Array:
         """Mask of the steps in which the agent acted, or was out and has a value."""
-        return self.rollout.valued
+        return self.rollout.has_value_target
 
     @property
-    def deciding(self) -> jax.Array:
+    def decision_mask(self) -> jax.Array:
         """Mask of the decisions that are learnt from."""
         return self.learning if self.acting is None else self.acting > 0
 
-    def take(self, rows: jax.Array) -> "Segments":
+    def take(self, rows: jax.Array) -> "SegmentBatch":
         """Selects the segments `rows`."""
         inside = self._replace(rollout=self.rollout.replace(carry=(), last_value=None, last_skip=None))
         picked = jax.tree.map(lambda x: x[:, rows], inside)
@@ -72,7 +72,7 @@ class Segments(NamedTuple):
         return picked._replace(rollout=rollout)
 
 
-class Choice(NamedTuple):
+class MinibatchChoice(NamedTuple):
     """Inputs of the draw of a minibatch of segments.
 
     Attributes:
@@ -86,7 +86,7 @@ class Choice(NamedTuple):
     moments: tuple[jax.Array, jax.Array] | None = None
 
 
-class Memory(NamedTuple):
+class RefreshedEstimates(NamedTuple):
     """Latest values, importance ratios, advantages and targets of all segments, `[T, S]` each."""
 
     value: jax.Array
@@ -95,13 +95,13 @@ class Memory(NamedTuple):
     target: jax.Array
 
 
-def prepare(
+def segments_from_rollout(
     config: PPOSettings,
     state: OnPolicyState,
     rollout: Rollout,
     hyper: Hyper,
     teacher: Teacher | None = None,
-) -> Segments:
+) -> SegmentBatch:
     """Splits a rollout `[k * T, E, A]` with flat observations into segments; evaluates the teacher on them.
 
     The k * E * A rows are ordered by segment, environment and agent. Steps that are not learnt from are
@@ -110,39 +110,44 @@ def prepare(
     if config.teacher is not None and teacher is None:
         raise ValueError(f"teacher={config.teacher}: must be loaded before the agent learns")
     number = config.segments_per_agent
-    rows = as_segments(state, rollout, hyper, number)
+    rows = reshape_to_segments(state, rollout, hyper, number)
     taught = None
     if teacher is not None:
         own, watched = rows.carry
         rows = rows.replace(carry=own)
-        seen = as_rows(keep(rollout.valued, of_actor(rollout.obs)), number)
-        taught = lesson(teacher, state.teacher, seen, watched, rows.reset, rows.mask)
+        seen = split_into_segments(
+            keep_where(rollout.has_value_target, actor_observation(rollout.obs)), number
+        )
+        taught = evaluate_teacher(teacher, state.teacher, seen, watched, rows.reset, rows.mask)
     past_burn_in = (jnp.arange(rows.alive.shape[0]) >= config.burn_in)[:, None]
     value = rows.extras["value"]
-    advantage, target = trace(config, rows, value, jnp.ones_like(value), hyper)
-    learning = rows.valued & past_burn_in
+    advantage, target = segment_advantages(config, rows, value, jnp.ones_like(value), hyper)
+    learning = rows.has_value_target & past_burn_in
     acting = None if rows.out is None else acting_weights(rows.alive & past_burn_in, learning)
-    return Segments(rows, advantage, target, learning, taught, acting)
+    return SegmentBatch(rows, advantage, target, learning, taught, acting)
 
 
-def as_segments(state: OnPolicyState, rollout: Rollout, hyper: Hyper, number: int) -> Rollout:
-    """Reshapes a rollout to axes `[T, S]`; see `Segments.rollout`, and `as_rows` for `number`."""
+def reshape_to_segments(state: OnPolicyState, rollout: Rollout, hyper: Hyper, number: int) -> Rollout:
+    """Reshapes a rollout to axes `[T, S]`; see `Segments.rollout`, and `split_into_segments` for `number`."""
     alive, value = rollout.alive, rollout.extras["value"]
     within = rollout.replace(
-        obs=jax.tree.map(partial(keep, rollout.valued), compact(state.observations, rollout.obs)),
-        action=keep(alive, rollout.action),
+        obs=jax.tree.map(
+            partial(keep_where, rollout.has_value_target),
+            compress_observations(state.observations, rollout.obs),
+        ),
+        action=keep_where(alive, rollout.action),
         extras={
-            "log_prob": keep(alive, rollout.extras["log_prob"]),
+            "log_prob": keep_where(alive, rollout.extras["log_prob"]),
             "value": jnp.where(alive | jnp.isfinite(value), value, 0.0),
         },
-        reward=keep(rollout.paid, learning_rewards(state, rollout, hyper)),
-        bootstrap=keep(rollout.paid, rollout.bootstrap),
-        mask=None if rollout.mask is None else keep(alive, rollout.mask, True),
+        reward=keep_where(rollout.paid, learning_rewards(state, rollout, hyper)),
+        bootstrap=keep_where(rollout.paid, rollout.bootstrap),
+        mask=None if rollout.mask is None else keep_where(alive, rollout.mask, True),
         carry=(),
         last_value=None,
         last_skip=None,
     )
-    within = jax.tree.map(lambda x: as_rows(x, number), within)
+    within = jax.tree.map(lambda x: split_into_segments(x, number), within)
     length, segments = within.alive.shape
     following = jnp.concatenate([value[length::length], rollout.last_value[None]])
     # The observations, and therefore the carry, of an agent that is dead at the start of a row may be
@@ -156,14 +161,14 @@ def as_segments(state: OnPolicyState, rollout: Rollout, hyper: Hyper, number: in
     return within.replace(carry=carry, last_value=following.reshape(-1), last_skip=waits)
 
 
-def as_rows(x: jax.Array, number: int) -> jax.Array:
+def split_into_segments(x: jax.Array, number: int) -> jax.Array:
     """Splits the time axis of `[k * T, E, A, ...]` into k = `number` parts: `[T, k * E * A, ...]`."""
     length, agents = x.shape[0] // number, x.shape[1] * x.shape[2]
     x = x.reshape((number, length, agents) + x.shape[3:])
     return jnp.moveaxis(x, 0, 1).reshape((length, number * agents) + x.shape[3:])
 
 
-def trace(
+def segment_advantages(
     config: PPOSettings, rows: Rollout, value: jax.Array, ratio: jax.Array, hyper: Hyper
 ) -> tuple[jax.Array, jax.Array]:
     """Advantages and targets `[T, S]` of rows with these values and importance ratios; see `vtrace_gae`.
@@ -191,25 +196,27 @@ def trace(
     return advantage if rows.advantage is None else rows.advantage, target
 
 
-def refresh(config: PPOSettings, segments: Segments, memory: Memory, hyper: Hyper) -> Memory:
+def _refresh_advantages(
+    config: PPOSettings, segments: SegmentBatch, memory: RefreshedEstimates, hyper: Hyper
+) -> RefreshedEstimates:
     """Recomputes advantages and targets from the latest values and ratios."""
-    advantage, target = trace(config, segments.rollout, memory.value, memory.ratio, hyper)
+    advantage, target = segment_advantages(config, segments.rollout, memory.value, memory.ratio, hyper)
     return memory._replace(advantage=advantage, target=target)
 
 
 def learn_segments(
     config: PPOSettings,
-    policy: Policy,
+    policy: PolicyFunctions,
     optimizer: Optimizer,
     state: OnPolicyState,
     key: jax.Array,
-    segments: Segments,
+    segments: SegmentBatch,
     hyper: Hyper,
 ) -> tuple[PyTree, PyTree, Metrics]:
     """Runs all epochs over segments; returns `(params, optimizer, metrics)`."""
-    policy = behind(policy, state.observations)
+    policy = with_observation_decoder(policy, state.observations)
     rows = segments.learning.shape[1]
-    minibatches = config.plan(rows // config.segments_per_agent * collectives.size()).minibatches
+    minibatches = config.plan(rows // config.segments_per_agent * collectives.num_shards()).minibatches
     progress = state.updates / hyper["total_updates"]
     hyper = hyper | {
         "beta": importance_exponent(hyper["priority_beta"], progress, hyper["priority_beta_rate"]),
@@ -222,46 +229,56 @@ def learn_segments(
     def epoch(progress, key):
         key_partition, key_draw = jax.random.split(key)
         if config.recompute_advantage == "epoch":
-            progress = progress._replace(memory=refresh(config, segments, progress.memory, hyper))
-        parts = partition(key_partition, rows, minibatches, ~segments.alive.any(0))
-        choices = Choice(jax.random.split(key_draw, minibatches), parts)
-        choices = with_moments(config, segments, progress.memory, choices, hyper)
-        return descend(config, optimizer, gradient, progress, choices, hyper)
+            progress = progress._replace(memory=_refresh_advantages(config, segments, progress.memory, hyper))
+        parts = partition_rows(key_partition, rows, minibatches, ~segments.alive.any(0))
+        choices = MinibatchChoice(jax.random.split(key_draw, minibatches), parts)
+        choices = with_advantage_moments(config, segments, progress.memory, choices, hyper)
+        return run_minibatch_epoch(config, optimizer, gradient, progress, choices, hyper)
 
     ones = jnp.ones_like(segments.value)
-    memory = Memory(segments.value, ones, segments.advantage, segments.target)
-    start = Progress(state.params, state.optimizer, jnp.zeros((), bool), memory)
-    progress, steps = jax.lax.scan(epoch, start, jax.random.split(collectives.fold(key), config.epochs))
+    memory = RefreshedEstimates(segments.value, ones, segments.advantage, segments.target)
+    start = MinibatchCarry(state.params, state.optimizer, jnp.zeros((), bool), memory)
+    progress, steps = jax.lax.scan(
+        epoch, start, jax.random.split(collectives.fold_shard_into_key(key), config.epochs)
+    )
     return progress.params, progress.optimizer, steps.metrics()
 
 
-def with_moments(
-    config: PPOSettings, segments: Segments, memory: Memory, choices: Choice, hyper: Hyper
-) -> Choice:
+def with_advantage_moments(
+    config: PPOSettings,
+    segments: SegmentBatch,
+    memory: RefreshedEstimates,
+    choices: MinibatchChoice,
+    hyper: Hyper,
+) -> MinibatchChoice:
     """Adds the moments of advantages to the choices of an epoch, if they are used and known in advance.
 
     This takes one collective for all minibatches instead of one for each; with one shard, nothing is added.
     """
     known = config.recompute_advantage != "minibatch" and config.policy_advantage == "fixed"
-    if collectives.size() == 1 or config.normalize_advantage == "none" or not known:
+    if collectives.num_shards() == 1 or config.normalize_advantage == "none" or not known:
         return choices
 
     if config.normalize_advantage == "batch":
-        every = spread(memory.advantage, segments.deciding)
+        every = mean_and_variance(memory.advantage, segments.decision_mask)
         return choices._replace(moments=jax.tree.map(lambda x: jnp.repeat(x, len(choices.part)), every))
 
     def chosen(choice):
         rows, _ = choose_segments(config, segments, memory, choice, hyper)
-        return memory.advantage[:, rows], segments.deciding[:, rows]
+        return memory.advantage[:, rows], segments.decision_mask[:, rows]
 
-    return choices._replace(moments=jax.vmap(spread)(*jax.lax.map(chosen, choices)))
+    return choices._replace(moments=jax.vmap(mean_and_variance)(*jax.lax.map(chosen, choices)))
 
 
 def choose_segments(
-    config: PPOSettings, segments: Segments, memory: Memory, choice: Choice, hyper: Hyper
+    config: PPOSettings,
+    segments: SegmentBatch,
+    memory: RefreshedEstimates,
+    choice: MinibatchChoice,
+    hyper: Hyper,
 ) -> tuple[jax.Array, jax.Array]:
-    """Draws the rows of a minibatch and their importance weights, `[m]` each; see `choose`."""
-    return choose(
+    """Draws the rows of a minibatch and their importance weights, `[m]` each; see `choose_rows`."""
+    return choose_rows(
         choice.key,
         config.sampling,
         choice.part,
@@ -275,28 +292,28 @@ def choose_segments(
 
 def segment_gradient(
     config: PPOSettings,
-    policy: Policy,
-    segments: Segments,
+    policy: PolicyFunctions,
+    segments: SegmentBatch,
     params: PyTree,
-    memory: Memory,
-    choice: Choice,
+    memory: RefreshedEstimates,
+    choice: MinibatchChoice,
     hyper: Hyper,
-) -> tuple[PyTree, Metrics, jax.Array, Memory]:
-    """Draws a minibatch of segments and computes its gradient; see `descend` for the results.
+) -> tuple[PyTree, Metrics, jax.Array, RefreshedEstimates]:
+    """Draws a minibatch of segments and computes its gradient; see `run_minibatch_epoch` for the results.
 
     Args:
-      config, policy, segments, hyper: as for `learn_segments`, with `beta` and `offset` of `choose`.
+      config, policy, segments, hyper: as for `learn_segments`, with `beta` and `offset` of `choose_rows`.
       params: parameters of the networks.
       memory: as refreshed by earlier minibatches.
       choice: inputs of the draw.
     """
     if config.recompute_advantage == "minibatch":
-        memory = refresh(config, segments, memory, hyper)
+        memory = _refresh_advantages(config, segments, memory, hyper)
     chosen, weight = choose_segments(config, segments, memory, choice, hyper)
     minibatch = segments.take(chosen)
     known = jax.tree.map(lambda x: x[:, chosen], memory)
     if config.normalize_advantage == "batch":
-        advantage = standardize(memory.advantage, segments.deciding, choice.moments)
+        advantage = standardize(memory.advantage, segments.decision_mask, choice.moments)
         known = known._replace(advantage=advantage[:, chosen])
 
     def loss(params):
@@ -307,15 +324,15 @@ def segment_gradient(
         memory = memory._replace(
             value=memory.value.at[:, chosen].set(value), ratio=memory.ratio.at[:, chosen].set(ratio)
         )
-    return grads, *summed(samples, minibatch.learning), memory
+    return grads, *sum_alive(samples, minibatch.learning), memory
 
 
 def segment_loss(
     config: PPOSettings,
-    policy: Policy,
+    policy: PolicyFunctions,
     params: PyTree,
-    minibatch: Segments,
-    known: Memory,
+    minibatch: SegmentBatch,
+    known: RefreshedEstimates,
     weight: jax.Array,
     hyper: Hyper,
     moments: tuple[jax.Array, jax.Array] | None = None,
@@ -328,7 +345,7 @@ def segment_loss(
       minibatch: m segments.
       known: latest values, advantages and targets of the segments.
       weight: `[m]` importance weights of their advantages.
-      moments: moments of the advantages, as in `Choice`.
+      moments: moments of the advantages, as in `MinibatchChoice`.
 
     Returns:
       the loss, and `(quantities for metrics, ratios, values)`, `[T, m]` each.
@@ -339,9 +356,9 @@ def segment_loss(
     ratio = jnp.exp(jax.lax.stop_gradient(log_ratio))
     advantage = known.advantage
     if config.policy_advantage == "vtrace":
-        advantage, _ = trace(config, rows, known.value, ratio, hyper)
+        advantage, _ = segment_advantages(config, rows, known.value, ratio, hyper)
     if config.normalize_advantage == "minibatch":
-        advantage = standardize(advantage, minibatch.deciding, moments)
+        advantage = standardize(advantage, minibatch.decision_mask, moments)
     total, samples = clipped_loss(
         distribution,
         value,
@@ -356,7 +373,7 @@ def segment_loss(
     if config.teacher is not None:
         values = hyper["teacher_value_weight"]
         imitation = imitation_loss(config.teacher_loss, minibatch.lesson, distribution, value, values)
-        imitation = of_decisions(imitation, minibatch.acting)
-        total += hyper["teacher_coefficient"] * masked_mean(imitation, minibatch.learning)
+        imitation = weight_decisions(imitation, minibatch.acting)
+        total += hyper["teacher_coefficient"] * masked_mean_or_zero(imitation, minibatch.learning)
         samples["imitation_loss"] = imitation
     return total, (samples, ratio, jax.lax.stop_gradient(value))

@@ -15,7 +15,7 @@ MODES = ("sequential", "uniform", "prioritized", "prioritized_replacement")
 EPSILON = 1e-6
 
 
-def partition(key: jax.Array, rows: int, minibatches: int, idle: jax.Array | None = None) -> jax.Array:
+def partition_rows(key: jax.Array, rows: int, minibatches: int, idle: jax.Array | None = None) -> jax.Array:
     """Splits all rows in random order into minibatches: int32 `[n, m]` with n * m = rows.
 
     Args:
@@ -67,7 +67,7 @@ def shard_offset(alive: jax.Array) -> jax.Array:
     probabilities.
     """
     mine = jnp.maximum(alive.any(0).sum(dtype=jnp.float32), 1.0)
-    return jnp.log(collectives.mean(mine) / mine)
+    return jnp.log(collectives.mean_over_shards(mine) / mine)
 
 
 def importance_exponent(
@@ -83,7 +83,7 @@ def importance_exponent(
     return start + (1.0 - start) * factor * jnp.clip(progress, 0.0, 1.0)
 
 
-def choose(
+def choose_rows(
     key: jax.Array,
     mode: str,
     part: jax.Array,
@@ -96,10 +96,11 @@ def choose(
 ) -> tuple[jax.Array, jax.Array]:
     """Draws the segments of one minibatch and the importance weights of their advantages.
 
-    For a scan over the keys and the parts of one `partition` per epoch; only "sequential" uses the parts.
-    The other modes draw each minibatch independently: "uniform" and "prioritized" without replacement within
-    the minibatch (the m largest of log p + Gumbel noise are distributed like successive draws; Vieira 2014).
-    Rows without an alive step are not drawn, unless fewer than m others exist in modes without replacement.
+    For a scan over the keys and the parts of one `partition_rows` per epoch; only "sequential" uses the
+    parts. The other modes draw each minibatch independently: "uniform" and "prioritized" without replacement
+    within the minibatch (the m largest of log p + Gumbel noise are distributed like successive draws; Vieira
+    2014). Rows without an alive step are not drawn, unless fewer than m others exist in modes without
+    replacement.
 
     Args:
       key: random key of this minibatch; unused when sequential.
@@ -129,7 +130,7 @@ def choose(
     else:
         noise = jax.random.gumbel(key, (rows,), mode="high")
         chosen = jax.lax.top_k(share + noise, number)[1]
-    chances = share[chosen] if mode == "uniform" or collectives.size() == 1 else share[chosen] + offset
+    chances = share[chosen] if mode == "uniform" or collectives.num_shards() == 1 else share[chosen] + offset
     weight = jnp.exp(-beta * chances)
     return chosen, jnp.where(share[chosen] > -jnp.inf, weight, 0.0)
 

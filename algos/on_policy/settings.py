@@ -12,7 +12,7 @@ from algos.checks import require_choice, require_count, require_range
 from algos.nets.actor_critic import ActorCriticConfig
 from algos.nets.normalize import RewardScale
 from algos.nets.observations import Statistics
-from algos.optim.optimizers import SCHEDULES, anneal
+from algos.optim.optimizers import SCHEDULES, interpolate_schedule
 from algos.settings import LearnerSettings
 from algos.types import Hyper, PyTree
 
@@ -63,7 +63,7 @@ class OnPolicySettings(ActorCriticConfig, LearnerSettings):
     OPTIONAL: ClassVar[tuple[str, ...]] = ("max_grad_norm", "reward_clamp")
     COUNTS: ClassVar[tuple[str, ...]] = ("horizon",)
     # Whether critics may have privileged observations.
-    critics_apart: ClassVar[bool] = True
+    privileged_critics: ClassVar[bool] = True
     ADVANTAGES: ClassVar[tuple[str, ...]] = ("batch", "none")
 
     horizon: int = 128
@@ -100,7 +100,7 @@ class OnPolicySettings(ActorCriticConfig, LearnerSettings):
         for key, (low, high) in self.traced().items():
             if getattr(self, key) is not None or key not in self.OPTIONAL:
                 require_range(key, getattr(self, key), low, high)
-        for key in self.annealed():
+        for key in self.scheduled_names():
             require_choice(f"{key}_schedule", getattr(self, f"{key}_schedule"), SCHEDULES)
         require_choice("normalize_advantage", self.normalize_advantage, self.ADVANTAGES)
 
@@ -108,7 +108,7 @@ class OnPolicySettings(ActorCriticConfig, LearnerSettings):
         """Returns names and bounds of the settings that become numbers in the learner's state."""
         return self.TRACED
 
-    def annealed(self) -> tuple[str, ...]:
+    def scheduled_names(self) -> tuple[str, ...]:
         """Returns the names of the traced numbers that have a schedule."""
         return self.ANNEALED
 
@@ -133,7 +133,7 @@ class OnPolicySettings(ActorCriticConfig, LearnerSettings):
         for key in ("normalize_reward", "reward_centering"):
             if getattr(self, key) and samples is None:
                 raise ValueError(f"{key}={getattr(self, key)}: needs samples, the number of parallel agents")
-        schedules = {getattr(self, f"{key}_schedule") for key in self.annealed()}
+        schedules = {getattr(self, f"{key}_schedule") for key in self.scheduled_names()}
         if total_updates is None and schedules != {"constant"}:
             raise ValueError("total_updates=None: must be given with a schedule that is not constant")
 
@@ -172,11 +172,13 @@ class OnPolicyState:
     average: PyTree = None
 
 
-def annealed(config: OnPolicySettings, hyper: Hyper, updates: jax.Array) -> Hyper:
+def apply_schedules(config: OnPolicySettings, hyper: Hyper, updates: jax.Array) -> Hyper:
     """Returns the hyper-parameters of this update, with schedules applied."""
     progress = updates / hyper["total_updates"]
     current = {
-        key: anneal(getattr(config, f"{key}_schedule"), hyper[key], hyper[f"{key}_end"], progress)
-        for key in config.annealed()
+        key: interpolate_schedule(
+            getattr(config, f"{key}_schedule"), hyper[key], hyper[f"{key}_end"], progress
+        )
+        for key in config.scheduled_names()
     }
     return hyper | current

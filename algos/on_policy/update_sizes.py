@@ -10,7 +10,7 @@ from algos.checks import require_count
 
 
 @dataclass(frozen=True)
-class Plan:
+class UpdateSizes:
     """Sizes of one update of a learner that trains on whole segments.
 
     Every agent contributes `segments_per_agent` segments of `horizon` consecutive decisions to a rollout. A
@@ -94,7 +94,7 @@ class Plan:
         ]
 
 
-def make_plan(
+def make_update_sizes(
     agents: int,
     *,
     minibatch_size: int,
@@ -104,7 +104,7 @@ def make_plan(
     epochs: int = 1,
     max_minibatch_size: int | None = None,
     environments: int | None = None,
-) -> Plan:
+) -> UpdateSizes:
     """Completes and checks the sizes of an update.
 
     Args:
@@ -135,7 +135,7 @@ def make_plan(
     horizon = plan_horizon(agents, segments_per_agent, batch_size, horizon)
     per_step = plan_minibatch(minibatch_size, segments_per_agent * agents, horizon)
     per_pass = plan_pass(max_minibatch_size, per_step, horizon)
-    return Plan(
+    return UpdateSizes(
         agents=agents,
         environments=environments,
         segments_per_agent=segments_per_agent,
@@ -160,7 +160,7 @@ def plan_horizon(agents: int, segments_per_agent: int, batch_size: int | str, ho
         if batch_size % segments:
             raise ValueError(
                 f"batch_size={batch_size}: must be a multiple of segments_per_agent * agents = "
-                f"{segments_per_agent} * {agents}; nearest: {nearest_multiples(batch_size, segments)}"
+                f"{segments_per_agent} * {agents}; nearest: {format_nearest_multiples(batch_size, segments)}"
             )
         return batch_size // segments
     if batch_size != segments * horizon:
@@ -178,17 +178,17 @@ def plan_horizon(agents: int, segments_per_agent: int, batch_size: int | str, ho
 
 def plan_minibatch(minibatch_size: int, segments: int, horizon: int) -> int:
     """Segments per gradient step; they must be whole and divide those of the rollout (ValueError)."""
-    return whole_segments("minibatch_size", minibatch_size, "batch_size", segments, horizon)
+    return count_whole_segments("minibatch_size", minibatch_size, "batch_size", segments, horizon)
 
 
 def plan_pass(max_minibatch_size: int | None, per_step: int, horizon: int) -> int:
     """Segments per forward and backward pass; they must be whole and divide `per_step` (ValueError)."""
     if max_minibatch_size is None or max_minibatch_size >= per_step * horizon:
         return per_step
-    return whole_segments("max_minibatch_size", max_minibatch_size, "minibatch_size", per_step, horizon)
+    return count_whole_segments("max_minibatch_size", max_minibatch_size, "minibatch_size", per_step, horizon)
 
 
-def whole_segments(key: str, size: int, total_key: str, segments: int, horizon: int) -> int:
+def count_whole_segments(key: str, size: int, total_key: str, segments: int, horizon: int) -> int:
     """Number of segments in `size` decisions, of a total of `segments` with `horizon` decisions each.
 
     Raises:
@@ -204,16 +204,16 @@ def whole_segments(key: str, size: int, total_key: str, segments: int, horizon: 
         demand = f"must divide {total_key}={total}"
     else:
         return size // horizon
-    legal = nearest(size, (horizon * n for n in divisors(segments)))
+    legal = format_nearest(size, (horizon * n for n in _find_divisors(segments)))
     raise ValueError(f"{key}={size}: {demand}; nearest: {legal}")
 
 
-def divisors(number: int) -> list[int]:
+def _find_divisors(number: int) -> list[int]:
     """Returns all divisors in ascending order."""
     return [n for n in range(1, number + 1) if number % n == 0]
 
 
-def nearest(value: int, legal: Iterable[int]) -> str:
+def format_nearest(value: int, legal: Iterable[int]) -> str:
     """Formats the closest legal numbers below and above `value`."""
     legal = list(legal)
     below = [n for n in legal if n < value]
@@ -221,7 +221,7 @@ def nearest(value: int, legal: Iterable[int]) -> str:
     return ", ".join(map(str, below[-1:] + above[:1]))
 
 
-def nearest_multiples(value: int, unit: int) -> str:
+def format_nearest_multiples(value: int, unit: int) -> str:
     """Formats the closest positive multiples of `unit` below and above `value`."""
     below = value // unit * unit
     return ", ".join(str(n) for n in (below, below + unit) if n)

@@ -61,7 +61,7 @@ def find_matrices(params: PyTree, stacked: tuple[str, ...] = ()) -> PyTree:
     return structure.unflatten([read(*leaf) for leaf in named])
 
 
-def separate(tree: PyTree, matrices: PyTree) -> tuple[PyTree, PyTree]:
+def split_matrices(tree: PyTree, matrices: PyTree) -> tuple[PyTree, PyTree]:
     """Splits parameters into matrices and others, each tree with None in place of the rest.
 
     Args:
@@ -74,8 +74,8 @@ def separate(tree: PyTree, matrices: PyTree) -> tuple[PyTree, PyTree]:
     return structure.unflatten([x for x, _ in both]), structure.unflatten([x for _, x in both])
 
 
-def combine(first: PyTree, second: PyTree) -> PyTree:
-    """Inverse of `separate`."""
+def merge_matrices(first: PyTree, second: PyTree) -> PyTree:
+    """Inverse of `split_matrices`."""
     return jax.tree.map(lambda x, y: y if x is None else x, first, second, is_leaf=lambda x: x is None)
 
 
@@ -94,7 +94,7 @@ def orthogonalize(x: jax.Array) -> jax.Array:
     return wide if x.shape[-2] <= x.shape[-1] else wide.mT
 
 
-def direction(update: jax.Array, matrix: Matrix) -> jax.Array:
+def muon_direction(update: jax.Array, matrix: Matrix) -> jax.Array:
     """Returns Muon's step along a momentum: orthogonalised, times max(1, sqrt(outputs / inputs)).
 
     The factor is independent of the kernel's layout: for Flax's `[in, out]` it uses out and in, for
@@ -108,7 +108,7 @@ def direction(update: jax.Array, matrix: Matrix) -> jax.Array:
     return math.sqrt(max(1.0, outputs / inputs)) * orthogonal
 
 
-def nesterov(
+def nesterov_momentum(
     grads: PyTree,
     momentum: PyTree,
     beta: jax.Array | float,
@@ -132,7 +132,7 @@ def nesterov(
     return update, jax.tree.map(lambda new, old: jnp.where(apply, new, old), mean, momentum)
 
 
-def descend(
+def apply_decayed_update(
     params: PyTree,
     update: PyTree,
     learning_rate: jax.Array | float,
@@ -172,6 +172,6 @@ def muon(
     Returns:
       `(params, momentum)` after the step.
     """
-    update, momentum = nesterov(grads, momentum, beta, scale, apply)
-    update = jax.tree.map(direction, update, matrices)
-    return descend(params, update, learning_rate, weight_decay, apply), momentum
+    update, momentum = nesterov_momentum(grads, momentum, beta, scale, apply)
+    update = jax.tree.map(muon_direction, update, matrices)
+    return apply_decayed_update(params, update, learning_rate, weight_decay, apply), momentum

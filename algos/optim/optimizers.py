@@ -9,7 +9,14 @@ import optax.contrib
 from flax import struct
 
 from algos.checks import require_choice
-from algos.optim.muon import combine, descend, find_matrices, muon, nesterov, separate
+from algos.optim.muon import (
+    apply_decayed_update,
+    find_matrices,
+    merge_matrices,
+    muon,
+    nesterov_momentum,
+    split_matrices,
+)
 from algos.types import PyTree
 
 SCHEDULES = ("constant", "linear", "cosine")
@@ -185,7 +192,7 @@ def clip_scale(norm: jax.Array, max_norm: jax.Array | float) -> jax.Array:
     return jnp.minimum(1.0, max_norm / jnp.maximum(norm, 1e-12))
 
 
-def anneal(
+def interpolate_schedule(
     schedule: str, start: jax.Array | float, end: jax.Array | float, progress: jax.Array | float
 ) -> jax.Array:
     """Interpolates from `start` to `end` at `progress`, clipped to [0, 1].
@@ -319,7 +326,7 @@ def make_muon(rest: str = "adam", stacked: tuple[str, ...] = ()) -> Optimizer:
     defaults = DEFAULTS | {"rest_rate": MUON_REST[rest]}
 
     def init(params):
-        matrices, others = separate(params, find_matrices(params, stacked))
+        matrices, others = split_matrices(params, find_matrices(params, stacked))
         zeros = jax.tree.map(jnp.zeros_like, (matrices, others))
         return MuonState(zeros[0], init_adam(others) if rest == "adam" else zeros[1])
 
@@ -327,13 +334,18 @@ def make_muon(rest: str = "adam", stacked: tuple[str, ...] = ()) -> Optimizer:
         if rest == "adam":
             settings = adam_settings(hyper) | {"weight_decay": hyper["weight_decay"]}
             return adamw(grads, state, params, **settings, scale=scale, apply=apply)
-        update, state = nesterov(grads, state, hyper["muon_momentum"], scale, apply)
-        return descend(params, update, hyper["learning_rate"], hyper["weight_decay"], apply), state
+        update, state = nesterov_momentum(grads, state, hyper["muon_momentum"], scale, apply)
+        return apply_decayed_update(
+            params, update, hyper["learning_rate"], hyper["weight_decay"], apply
+        ), state
 
     def step(grads, state, params, hyper, scale=1.0, apply=True):
         hyper = defaults | hyper
         layout = find_matrices(params, stacked)
-        (matrices, others), (slopes, other_grads) = separate(params, layout), separate(grads, layout)
+        (matrices, others), (slopes, other_grads) = (
+            split_matrices(params, layout),
+            split_matrices(grads, layout),
+        )
         matrices, momentum = muon(
             slopes,
             state.momentum,
@@ -347,7 +359,7 @@ def make_muon(rest: str = "adam", stacked: tuple[str, ...] = ()) -> Optimizer:
         )
         slower = hyper | {"learning_rate": hyper["rest_rate"] * hyper["learning_rate"]}
         others, rest_state = step_rest(other_grads, state.rest, others, slower, scale, apply)
-        return combine(matrices, others), MuonState(momentum, rest_state)
+        return merge_matrices(matrices, others), MuonState(momentum, rest_state)
 
     return Optimizer(init, step)
 

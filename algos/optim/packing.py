@@ -9,7 +9,7 @@ from algos.types import PyTree
 SMALL = 4096
 
 
-def pack(tree: PyTree) -> list[jax.Array]:
+def pack_small_arrays(tree: PyTree) -> list[jax.Array]:
     """Returns the large arrays of a tree, followed by the concatenation `[N]` of all small ones, if any.
 
     Raises:
@@ -21,8 +21,8 @@ def pack(tree: PyTree) -> list[jax.Array]:
     return [x for x in leaves if x.size > SMALL] + end
 
 
-def unpack(parts: list[jax.Array], like: PyTree) -> PyTree:
-    """Inverse of `pack`; `like` is a tree of the original structure and shapes."""
+def unpack_small_arrays(parts: list[jax.Array], like: PyTree) -> PyTree:
+    """Inverse of `pack_small_arrays`; `like` is a tree of the original structure and shapes."""
     leaves, structure = jax.tree.flatten(like)
     large, end = iter(parts), parts[-1]
     unpacked, place = [], 0
@@ -35,7 +35,7 @@ def unpack(parts: list[jax.Array], like: PyTree) -> PyTree:
     return structure.unflatten(unpacked)
 
 
-def packed(optimizer: Optimizer) -> Optimizer:
+def pack_optimizer(optimizer: Optimizer) -> Optimizer:
     """Wraps an optimiser to work on packed arrays; returns it unchanged if it is not elementwise.
 
     Inputs and outputs keep their shapes. Results differ by rounding.
@@ -44,12 +44,14 @@ def packed(optimizer: Optimizer) -> Optimizer:
         return optimizer
 
     def step(grads, state, params, hyper, scale=1.0, apply=True):
-        parts = pack(params)
-        inner = _replace(state, params, pack)
-        after, inner = optimizer.step(pack(grads), inner, parts, hyper, scale, apply)
-        return unpack(after, params), _replace(inner, parts, lambda part: unpack(part, params))
+        parts = pack_small_arrays(params)
+        inner = _replace(state, params, pack_small_arrays)
+        after, inner = optimizer.step(pack_small_arrays(grads), inner, parts, hyper, scale, apply)
+        return unpack_small_arrays(after, params), _replace(
+            inner, parts, lambda part: unpack_small_arrays(part, params)
+        )
 
-    return optimizer._replace(step=step, norm=lambda grads: global_norm(pack(grads)))
+    return optimizer._replace(step=step, norm=lambda grads: global_norm(pack_small_arrays(grads)))
 
 
 def _replace(state: PyTree, like: PyTree, change) -> PyTree:

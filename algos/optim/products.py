@@ -4,7 +4,7 @@ import jax
 
 
 @jax.custom_vjp
-def product(x: jax.Array, kernel: jax.Array) -> jax.Array:
+def matrix_product(x: jax.Array, kernel: jax.Array) -> jax.Array:
     """`x @ kernel`, from `[..., K]` and `[K, N]` to `[..., N]`.
 
     Each gradient is computed as a product whose operands are contiguous in the order of multiplication and
@@ -29,4 +29,4 @@ def _backward(saved, slope):
     return of_x.reshape(x.shape), of_kernel
 
 
-product.defvjp(_forward, _backward)
+matrix_product.defvjp(_forward, _backward)

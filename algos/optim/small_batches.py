@@ -15,8 +15,8 @@ import jax
 
 from algos import compiler
 from algos.optim.optimizers import Optimizer
-from algos.optim.packing import packed
-from algos.optim.products import product
+from algos.optim.packing import pack_optimizer
+from algos.optim.products import matrix_product
 
 # Largest number of samples per gradient step, and smallest size of a matrix's shorter axis, for which the
 # changes are faster.
@@ -56,16 +56,16 @@ def choose_implementation(rows: int | None, *, tuned: bool) -> Implementation:
       XLA does not support the option.
     """
     few = rows is not None and rows <= FEW_ROWS and jax.default_backend() == "cpu"
-    options = compiler.known(_SPREAD) if tuned and few else {}
+    options = compiler.supported_options(_SPREAD) if tuned and few else {}
     if not options:
         return PLAIN
-    return Implementation(hidden_product if rows > 1 else jax.lax.dot_general, packed, options)
+    return Implementation(hidden_product if rows > 1 else jax.lax.dot_general, pack_optimizer, options)
 
 
 def hidden_product(x, kernel, dimension_numbers, precision=None, preferred_element_type=None) -> jax.Array:
-    """`jax.lax.dot_general` as `flax.linen.Dense` calls it; `product` for wide float32 kernels."""
+    """`jax.lax.dot_general` as `flax.linen.Dense` calls it; `matrix_product` for wide float32 kernels."""
     if min(kernel.shape) >= WIDE and kernel.dtype == "float32":
-        return product(x, kernel)
+        return matrix_product(x, kernel)
     return jax.lax.dot_general(
         x, kernel, dimension_numbers, precision=precision, preferred_element_type=preferred_element_type
     )

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_echelon.envs.episodes import Drawn
+from jaxmarl_echelon.envs.episodes import EpisodeTask
 
 PyTree = Any
 
@@ -27,7 +27,7 @@ class Curriculum(NamedTuple):
       retasked: `(state, fresh) -> state`, the progress of `state` with the tasks of `fresh`.
       tickets: `(num_envs) -> tickets`, queue of running episodes, kept between rollouts; separate from
         the state, whose shapes do not depend on E.
-      tags: names of the tags of `Drawn`, with the labels of their codes.
+      tags: names of the tags of `EpisodeTask`, with the labels of their codes.
       stages: names of the stages; empty without stages.
       stage: `(state) -> int32`, the present stage.
       stage_params: `(state, index) -> params` of one stage's task.
@@ -50,23 +50,23 @@ class Curriculum(NamedTuple):
     evaluated: Callable = lambda state, score, finished: state
 
 
-def fixed(env, evaluation: dict | None = None) -> Curriculum:
+def constant_curriculum(env, evaluation: dict | None = None) -> Curriculum:
     """Builds a constant curriculum: every episode uses the configured parameters.
 
     The parameters are the curriculum's state, so that sweeps can vmap over them.
 
     Args:
       env: the environment.
-      evaluation: settings of the environment overridden in evaluation; see `task`.
+      evaluation: settings of the environment overridden in evaluation; see `read_task_params`.
     """
-    scored = task(env, evaluation, "curriculum.evaluation")
+    scored = read_task_params(env, evaluation, "curriculum.evaluation")
 
     def init():
         return jax.tree.map(jnp.asarray, env.default_params())
 
     return Curriculum(
         init=init,
-        draw=lambda key, state: Drawn(state),
+        draw=lambda key, state: EpisodeTask(state),
         update=lambda state, tickets, flow: (state, tickets),
         metrics=lambda state: {},
         evaluation=lambda state: jax.tree.map(jnp.asarray, scored),
@@ -74,7 +74,7 @@ def fixed(env, evaluation: dict | None = None) -> Curriculum:
     )
 
 
-def task(env, settings: dict | None, where: str) -> PyTree:
+def read_task_params(env, settings: dict | None, where: str) -> PyTree:
     """Returns the environment's parameters with changed settings, by `env.task_params(settings)`.
 
     Raises:

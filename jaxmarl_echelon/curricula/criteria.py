@@ -9,8 +9,8 @@ from jaxmarl_echelon.curricula import stages
 from jaxmarl_echelon.curricula.stages import LONGEST_WINDOW, Stage
 from jaxmarl_echelon.envs.base import EnvSpec
 
-NEVER = int(np.iinfo(np.int32).max)
-DEFAULTS = {
+NO_PATIENCE = int(np.iinfo(np.int32).max)
+CRITERIA_DEFAULTS = {
     "success_rate": 0.7,
     "avg_reward": None,
     "min_episodes": 100,
@@ -27,7 +27,7 @@ DEFAULTS = {
 
 _UNASKED = {
     "avg_reward": -np.inf,
-    "patience": NEVER,
+    "patience": NO_PATIENCE,
     "regress_success_rate": -np.inf,
     "eval_success_rate": -np.inf,
 }
@@ -82,9 +82,9 @@ def read_criteria(phases: Sequence[Stage], spec: EnvSpec) -> Criteria:
 
 def _criteria(phase: Stage, spec: EnvSpec) -> dict[str, Any]:
     where = f"{phase.where}: criteria"
-    given = stages.mapping(where, phase.rules["criteria"])
-    stages.known(f"{where}.", given, tuple(DEFAULTS))
-    given = DEFAULTS | given
+    given = stages.check_mapping(where, phase.rules["criteria"])
+    stages.refuse_unknown_keys(f"{where}.", given, tuple(CRITERIA_DEFAULTS))
+    given = CRITERIA_DEFAULTS | given
     for key, other in _AS_FOR_GOING_ON.items():
         given[key] = given[other] if given[key] is None else given[key]
     read = {key: _read(f"{where}.{key}", key, value) for key, value in given.items() if key != "max_rates"}
@@ -99,18 +99,23 @@ def _read(name: str, key: str, value) -> int | float:
     if value is None and key in _UNASKED:
         return _UNASKED[key]
     if key.endswith("success_rate"):
-        return stages.number(name, value, 0.0, 1.0)
+        return stages.check_number_in_range(name, value, 0.0, 1.0)
     if key == "avg_reward":
-        return stages.number(name, value)
-    return stages.whole(name, value, 1, LONGEST_WINDOW if key.endswith("window_size") else NEVER)
+        return stages.check_number_in_range(name, value)
+    return stages.check_whole_number(
+        name, value, 1, LONGEST_WINDOW if key.endswith("window_size") else NO_PATIENCE
+    )
 
 
 def _max_rates(name: str, value, spec: EnvSpec) -> list[float]:
-    given = stages.mapping(name, value)
-    stages.known(
+    given = stages.check_mapping(name, value)
+    stages.refuse_unknown_keys(
         f"{name}.", given, [outcome for outcome in spec.outcomes if outcome not in spec.good_outcomes]
     )
-    caps = {outcome: stages.number(f"{name}.{outcome}", cap, 0.0, 1.0) for outcome, cap in given.items()}
+    caps = {
+        outcome: stages.check_number_in_range(f"{name}.{outcome}", cap, 0.0, 1.0)
+        for outcome, cap in given.items()
+    }
     return [caps.get(outcome, 1.0) for outcome in spec.outcomes]
 
 
@@ -130,10 +135,10 @@ def _check(where: str, read: Mapping, spec: EnvSpec) -> None:
 
 def _mixture(phase: Stage) -> dict[str, float]:
     where = f"{phase.where}: mixture"
-    given = stages.mapping(where, phase.rules["mixture"])
-    stages.known(f"{where}.", given, ("foundation", "previous"))
+    given = stages.check_mapping(where, phase.rules["mixture"])
+    stages.refuse_unknown_keys(f"{where}.", given, ("foundation", "previous"))
     shares = {
-        key: stages.number(f"{where}.{key}", given.get(key, 0.0), 0.0, 1.0)
+        key: stages.check_number_in_range(f"{where}.{key}", given.get(key, 0.0), 0.0, 1.0)
         for key in ("foundation", "previous")
     }
     if sum(shares.values()) >= 1.0:

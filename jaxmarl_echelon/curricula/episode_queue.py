@@ -12,17 +12,17 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
-from jaxmarl_echelon.envs.episodes import Flow, PyTree
+from jaxmarl_echelon.envs.episodes import EpisodeEvents, PyTree
 
-NONE = -1
+NOT_QUEUED = -1
 
 
 @struct.dataclass
-class Tickets:
+class EpisodeQueue:
     """FIFO queue of up to R episodes, ordered by start time.
 
     Attributes:
-      held: `[E]` int32, queue index of each environment's running episode; `NONE` if not enqueued.
+      held: `[E]` int32, queue index of each environment's running episode; `NOT_QUEUED` if not enqueued.
       length: int32, queue length.
       over: `[R]` bool; the episode has ended.
       sound: `[R]` bool; it ended with a result (neither truncated by the trainer nor quarantined).
@@ -36,11 +36,11 @@ class Tickets:
     results: PyTree
 
 
-def empty(num_envs: int, size: int, results: PyTree) -> Tickets:
+def make_episode_queue(num_envs: int, size: int, results: PyTree) -> EpisodeQueue:
     """Returns an empty queue of capacity `size` for E environments; `results` is a template of scalars."""
     none = jnp.zeros(size, bool)
-    return Tickets(
-        held=jnp.full(num_envs, NONE, jnp.int32),
+    return EpisodeQueue(
+        held=jnp.full(num_envs, NOT_QUEUED, jnp.int32),
         length=jnp.int32(0),
         over=none,
         sound=none,
@@ -48,7 +48,9 @@ def empty(num_envs: int, size: int, results: PyTree) -> Tickets:
     )
 
 
-def follow(tickets: Tickets, flow: Flow, own: jax.Array, results: PyTree) -> Tickets:
+def enqueue_and_record(
+    tickets: EpisodeQueue, flow: EpisodeEvents, own: jax.Array, results: PyTree
+) -> EpisodeQueue:
     """Enqueues episodes as they begin and records the results of enqueued ones that end.
 
     Order is by decision, then by environment. Episodes that begin while the queue is full are never
@@ -63,22 +65,24 @@ def follow(tickets: Tickets, flow: Flow, own: jax.Array, results: PyTree) -> Tic
     size = tickets.over.shape[0]
     joining = flow.begins & own
     place = tickets.length + _numbered(joining)
-    place = jnp.where(joining & (place < size), place, NONE)
+    place = jnp.where(joining & (place < size), place, NOT_QUEUED)
 
     def advance(held, decision):
         begins, place, over = decision
         held = jnp.where(begins, place, held)
-        return jnp.where(over, NONE, held), held
+        return jnp.where(over, NOT_QUEUED, held), held
 
     after, held = lax.scan(advance, tickets.held, (flow.begins, place, flow.over))
-    at = jnp.where(flow.over & (held != NONE), held, size).reshape(-1)
-    moment = jnp.full(size, NONE, jnp.int32).at[at].set(jnp.arange(at.size, dtype=jnp.int32), mode="drop")
-    ended = moment != NONE
+    at = jnp.where(flow.over & (held != NOT_QUEUED), held, size).reshape(-1)
+    moment = (
+        jnp.full(size, NOT_QUEUED, jnp.int32).at[at].set(jnp.arange(at.size, dtype=jnp.int32), mode="drop")
+    )
+    ended = moment != NOT_QUEUED
 
     def note(old, new):
         return jnp.where(ended, new.reshape(-1)[moment], old)
 
-    return Tickets(
+    return EpisodeQueue(
         held=after,
         length=jnp.minimum(tickets.length + jnp.sum(joining, dtype=jnp.int32), size),
         over=tickets.over | ended,
@@ -87,7 +91,7 @@ def follow(tickets: Tickets, flow: Flow, own: jax.Array, results: PyTree) -> Tic
     )
 
 
-def settled(tickets: Tickets) -> tuple[PyTree, jax.Array, jax.Array]:
+def completed_prefix(tickets: EpisodeQueue) -> tuple[PyTree, jax.Array, jax.Array]:
     """Returns the ended prefix of the queue: episodes that have ended along with all earlier ones.
 
     Returns:
@@ -103,7 +107,7 @@ def settled(tickets: Tickets) -> tuple[PyTree, jax.Array, jax.Array]:
     return results, jnp.sum(counted, dtype=jnp.int32), places
 
 
-def leave(tickets: Tickets, places: jax.Array) -> Tickets:
+def dequeue_episodes(tickets: EpisodeQueue, places: jax.Array) -> EpisodeQueue:
     """Dequeues the first `places` episodes; `places = R` empties the queue, running episodes included."""
     length = jnp.maximum(tickets.length - places, 0)
     taken = jnp.arange(tickets.over.size) < length
@@ -111,8 +115,8 @@ def leave(tickets: Tickets, places: jax.Array) -> Tickets:
     def move_up(x):
         return jnp.where(taken, jnp.roll(x, -places), jnp.zeros_like(x))
 
-    return Tickets(
-        held=jnp.where(tickets.held >= places, tickets.held - places, NONE),
+    return EpisodeQueue(
+        held=jnp.where(tickets.held >= places, tickets.held - places, NOT_QUEUED),
         length=length,
         over=move_up(tickets.over),
         sound=move_up(tickets.sound),

@@ -12,13 +12,13 @@ from flax import struct
 
 from jaxmarl_echelon.curricula import stages
 from jaxmarl_echelon.curricula.base import Curriculum
-from jaxmarl_echelon.curricula.criteria import NEVER, Criteria, read_criteria
-from jaxmarl_echelon.curricula.stages import TOLERANCE, Episode, Rules
+from jaxmarl_echelon.curricula.criteria import NO_PATIENCE, Criteria, read_criteria
+from jaxmarl_echelon.curricula.stages import RATE_TOLERANCE, EpisodeResult, StageRules
 from jaxmarl_echelon.envs.base import EnvSpec
 
 
 @struct.dataclass
-class Course:
+class PhaseProgress:
     """State of a phased curriculum.
 
     Attributes:
@@ -44,7 +44,7 @@ class Course:
     regressions: jax.Array
 
 
-def phased(
+def phased_curriculum(
     env,
     phases: Sequence[Mapping],
     common: Mapping | None = None,
@@ -82,7 +82,7 @@ def phased(
     """
     table = stages.read_stages(env, "curriculum.phases", phases, common, ("criteria", "mixture"))
     criteria = read_criteria(table, env.spec)
-    rules = Rules(
+    rules = StageRules(
         init=partial(_init, criteria),
         probabilities=partial(_probabilities, criteria),
         advance=partial(_advance, criteria),
@@ -90,17 +90,17 @@ def phased(
         window=_longest(criteria),
         evaluated=partial(_evaluated, criteria),
     )
-    return stages.staged(env, table, rules, evaluation, role)
+    return stages.build_staged_curriculum(env, table, rules, evaluation, role)
 
 
 def _longest(criteria: Criteria) -> int:
     return int(max(criteria.window_size.max(), criteria.regress_window_size.max()))
 
 
-def _init(criteria: Criteria) -> Course:
+def _init(criteria: Criteria) -> PhaseProgress:
     size = _longest(criteria)
     zero = jnp.int32(0)
-    return Course(
+    return PhaseProgress(
         stage=zero,
         episodes=zero,
         success=jnp.zeros(size, jnp.float32),
@@ -115,7 +115,7 @@ def _init(criteria: Criteria) -> Course:
     )
 
 
-def _probabilities(criteria: Criteria, course: Course) -> jax.Array:
+def _probabilities(criteria: Criteria, course: PhaseProgress) -> jax.Array:
     now = _now(criteria, course)
     stage = course.stage
     foundation = jnp.where(stage > 0, now.foundation, 0.0)
@@ -125,25 +125,27 @@ def _probabilities(criteria: Criteria, course: Course) -> jax.Array:
     return foundation * one(0) + previous * one(stage - 1) + own * one(stage)
 
 
-def _advance(criteria: Criteria, course: Course, episode: Episode, number: jax.Array) -> Course:
+def _advance(
+    criteria: Criteria, course: PhaseProgress, episode: EpisodeResult, number: jax.Array
+) -> PhaseProgress:
     now = _now(criteria, course)
     episodes = course.episodes + 1 + jnp.arange(episode.success.size)
     on = course.stage < len(criteria.patience) - 1
     passed = on & (episodes >= now.min_episodes) & _mastered(now, course, episode)
     forced = on & ~passed & (episodes >= now.patience)
     recent = stages.sliding_mean(course.success, course.episodes, episode.success, now.regress_window_size)
-    poor = (recent < now.regress_success_rate - TOLERANCE) & (episodes >= now.regress_min_episodes)
-    below = stages.streak(poor, course.below)
+    poor = (recent < now.regress_success_rate - RATE_TOLERANCE) & (episodes >= now.regress_min_episodes)
+    below = stages.streak_lengths(poor, course.below)
     failed = ~passed & ~forced & (course.stage > 0) & (below >= now.regress_patience)
-    seen, moved = stages.first(passed | forced | failed, number)
-    passed, forced, failed = (moved & stages.last(x, seen, False) for x in (passed, forced, failed))
-    return Course(
+    seen, moved = stages.find_first_true(passed | forced | failed, number)
+    passed, forced, failed = (moved & stages.select_last(x, seen, False) for x in (passed, forced, failed))
+    return PhaseProgress(
         stage=course.stage + passed + forced - failed,
         episodes=jnp.where(moved, 0, course.episodes + seen),
-        success=stages.appended(course.success, episode.success, seen),
-        reward=stages.appended(course.reward, episode.reward, seen),
-        outcome=stages.appended(course.outcome, episode.outcome, seen),
-        below=jnp.where(moved, 0, stages.last(below, seen, course.below)),
+        success=stages.append_newest(course.success, episode.success, seen),
+        reward=stages.append_newest(course.reward, episode.reward, seen),
+        outcome=stages.append_newest(course.outcome, episode.outcome, seen),
+        below=jnp.where(moved, 0, stages.select_last(below, seen, course.below)),
         eval_streak=jnp.where(moved, 0, course.eval_streak),
         eval_success=jnp.where(moved, -1.0, course.eval_success),
         advances=course.advances + passed + forced,
@@ -152,7 +154,7 @@ def _advance(criteria: Criteria, course: Course, episode: Episode, number: jax.A
     )
 
 
-def _mastered(now: Criteria, course: Course, episode: Episode) -> jax.Array:
+def _mastered(now: Criteria, course: PhaseProgress, episode: EpisodeResult) -> jax.Array:
     """Returns bool `[N]`: the criteria for advancing hold after the episode."""
 
     def columns(success, reward, outcome):
@@ -166,27 +168,29 @@ def _mastered(now: Criteria, course: Course, episode: Episode) -> jax.Array:
     known, total = means[:, 1], means[:, 2]
     reward = jnp.where(known > 0, total / jnp.where(known > 0, known, 1.0), -jnp.inf)
     return (
-        (means[:, 0] >= now.success_rate - TOLERANCE)
+        (means[:, 0] >= now.success_rate - RATE_TOLERANCE)
         & (reward >= now.avg_reward)
-        & jnp.all(means[:, 3:] <= now.max_rates + TOLERANCE, axis=-1)
+        & jnp.all(means[:, 3:] <= now.max_rates + RATE_TOLERANCE, axis=-1)
         & (course.eval_streak >= now.eval_required_runs)
     )
 
 
-def _outcome_rates(course: Course, marked: jax.Array, outcomes: int) -> jax.Array:
+def _outcome_rates(course: PhaseProgress, marked: jax.Array, outcomes: int) -> jax.Array:
     """Returns the rate of each outcome over the marked episodes, `[O]`."""
-    return stages.share(marked, (course.outcome == jnp.arange(outcomes)[:, None]).astype(jnp.float32))
+    return stages.mean_of_marked(
+        marked, (course.outcome == jnp.arange(outcomes)[:, None]).astype(jnp.float32)
+    )
 
 
-def _evaluated(criteria: Criteria, course: Course, rate: jax.Array) -> Course:
-    reached = rate >= _now(criteria, course).eval_success_rate - TOLERANCE
+def _evaluated(criteria: Criteria, course: PhaseProgress, rate: jax.Array) -> PhaseProgress:
+    reached = rate >= _now(criteria, course).eval_success_rate - RATE_TOLERANCE
     return course.replace(eval_streak=jnp.where(reached, course.eval_streak + 1, 0), eval_success=rate)
 
 
-def _metrics(criteria: Criteria, spec: EnvSpec, course: Course) -> dict[str, jax.Array]:
+def _metrics(criteria: Criteria, spec: EnvSpec, course: PhaseProgress) -> dict[str, jax.Array]:
     now, phases = _now(criteria, course), len(criteria.patience)
-    lately = stages.newest(course.success.size, course.episodes, now.window_size)
-    success = stages.share(lately, course.success)
+    lately = stages.newest_mask(course.success.size, course.episodes, now.window_size)
+    success = stages.mean_of_marked(lately, course.success)
     gated = now.eval_required_runs > 0
     values = {
         "current_stage": course.stage,
@@ -196,14 +200,14 @@ def _metrics(criteria: Criteria, spec: EnvSpec, course: Course) -> dict[str, jax
         "episodes_in_stage": course.episodes,
         "rolling_success": success,
         "phase_success_rate": success,
-        "avg_reward": stages.share(lately, course.reward),
+        "avg_reward": stages.mean_of_marked(lately, course.reward),
         "eval_success_streak": course.eval_streak,
         "eval_success_rate": jnp.where(course.eval_success < 0.0, jnp.nan, course.eval_success),
         "criteria_success_rate": now.success_rate,
         "criteria_min_episodes": now.min_episodes,
         "criteria_eval_success_rate": jnp.where(gated, now.eval_success_rate, jnp.nan),
         "criteria_eval_required_runs": now.eval_required_runs,
-        "patience": jnp.where(now.patience == NEVER, jnp.nan, now.patience.astype(jnp.float32)),
+        "patience": jnp.where(now.patience == NO_PATIENCE, jnp.nan, now.patience.astype(jnp.float32)),
         "advances": course.advances,
         "forced_advances": course.forced,
         "regressions": course.regressions,
@@ -215,6 +219,6 @@ def _metrics(criteria: Criteria, spec: EnvSpec, course: Course) -> dict[str, jax
     return {f"curriculum/{name}": value for name, value in values.items()}
 
 
-def _now(criteria: Criteria, course: Course) -> Criteria:
+def _now(criteria: Criteria, course: PhaseProgress) -> Criteria:
     """Returns the present phase's criteria."""
     return Criteria(*(jnp.asarray(values)[course.stage] for values in criteria))

@@ -7,16 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxmarl_echelon.curricula.base import Curriculum, PyTree, task
-from jaxmarl_echelon.curricula.stages import whole
-from jaxmarl_echelon.envs.episodes import Drawn
+from jaxmarl_echelon.curricula.base import Curriculum, PyTree, read_task_params
+from jaxmarl_echelon.curricula.stages import check_whole_number
+from jaxmarl_echelon.envs.episodes import EpisodeTask
 
 _LONGEST = 10**9
 _MOST = 2**30
 
 
 @struct.dataclass
-class Ramp:
+class RampState:
     """State of a ramp.
 
     Attributes:
@@ -35,7 +35,7 @@ class Ramp:
     count: jax.Array
 
 
-def ramp(
+def ramp_curriculum(
     env,
     start: Mapping,
     end: Mapping,
@@ -60,13 +60,13 @@ def ramp(
         for a length that is missing, given twice or not positive.
     """
     length = _length(updates, episodes)
-    warmup = whole("curriculum.warmup", warmup, 0, _LONGEST)
+    warmup = check_whole_number("curriculum.warmup", warmup, 0, _LONGEST)
     ends = _ends(env, start, end)
-    scored = task(env, dict(evaluation or {}), "curriculum.evaluation")
+    scored = read_task_params(env, dict(evaluation or {}), "curriculum.evaluation")
 
     def init():
         first, last = (jax.tree.map(jnp.asarray, params) for params in ends)
-        return Ramp(first, last, jnp.float32(warmup), jnp.float32(length), jnp.int32(0))
+        return RampState(first, last, jnp.float32(warmup), jnp.float32(length), jnp.int32(0))
 
     def update(state, tickets, flow):
         more = 1 if episodes is None else jnp.sum(flow.finished.mask)
@@ -74,21 +74,21 @@ def ramp(
 
     return Curriculum(
         init=init,
-        draw=lambda key, state: Drawn(_between(state)),
+        draw=lambda key, state: EpisodeTask(_between(state)),
         update=update,
-        metrics=lambda state: {"curriculum/progress": progress(state)},
+        metrics=lambda state: {"curriculum/progress": ramp_progress(state)},
         evaluation=lambda state: jax.tree.map(jnp.asarray, scored),
         retasked=lambda state, fresh: fresh.replace(count=state.count),
     )
 
 
-def progress(state: Ramp) -> jax.Array:
+def ramp_progress(state: RampState) -> jax.Array:
     """Returns the completed fraction of the ramp, in [0, 1]."""
     return jnp.clip((state.count - state.warmup) / state.length, 0.0, 1.0)
 
 
-def _between(state: Ramp) -> PyTree:
-    share = progress(state)
+def _between(state: RampState) -> PyTree:
+    share = ramp_progress(state)
 
     def mix(first, last):
         # Equal values are kept unchanged: they may be infinite, such as a disabled time limit.
@@ -107,7 +107,7 @@ def _length(updates, episodes) -> int:
     if len(named) != 1:
         raise ValueError(f"curriculum.updates={updates}, episodes={episodes}: one of them must be a number")
     ((key, value),) = named.items()
-    return whole(f"curriculum.{key}", value, 1, _LONGEST)
+    return check_whole_number(f"curriculum.{key}", value, 1, _LONGEST)
 
 
 def _ends(env, start: Mapping, end: Mapping) -> tuple[PyTree, PyTree]:
@@ -118,12 +118,14 @@ def _ends(env, start: Mapping, end: Mapping) -> tuple[PyTree, PyTree]:
     if lone := sorted(set(start) ^ set(end)):
         raise ValueError(f"curriculum.start and end: {lone[0]} must be in both")
     for key in start:
-        first = task(env, {key: start[key]}, "curriculum.start")
-        last = task(env, {key: end[key]}, "curriculum.end")
+        first = read_task_params(env, {key: start[key]}, "curriculum.start")
+        last = read_task_params(env, {key: end[key]}, "curriculum.end")
         if not all(map(_on_a_line, jax.tree.leaves(first), jax.tree.leaves(last))):
             change = f"cannot be interpolated from {start[key]!r}; only finite numbers can"
             raise ValueError(f"curriculum.end.{key}={end[key]!r}: {change}")
-    return task(env, dict(start), "curriculum.start"), task(env, dict(end), "curriculum.end")
+    return read_task_params(env, dict(start), "curriculum.start"), read_task_params(
+        env, dict(end), "curriculum.end"
+    )
 
 
 def _on_a_line(first, last) -> bool:

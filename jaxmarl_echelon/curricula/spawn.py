@@ -14,12 +14,12 @@ from flax import struct
 
 from jaxmarl_echelon.curricula import stages as stages_lib
 from jaxmarl_echelon.curricula.base import Curriculum
-from jaxmarl_echelon.curricula.stages import LONGEST_WINDOW, TOLERANCE, Episode, Rules, Stage
+from jaxmarl_echelon.curricula.stages import LONGEST_WINDOW, RATE_TOLERANCE, EpisodeResult, Stage, StageRules
 
-RULES = ("enable_rate", "disable_rate", "enable_patience", "disable_patience")
+STAGE_RULE_KEYS = ("enable_rate", "disable_rate", "enable_patience", "disable_patience")
 
 
-class Rates(NamedTuple):
+class SpawnRules(NamedTuple):
     """Parameters of the rules; per-stage ones are `[S]`.
 
     Attributes:
@@ -48,7 +48,7 @@ class Rates(NamedTuple):
 
 
 @struct.dataclass
-class Course:
+class SpawnProgress:
     """State of a spawn curriculum.
 
     Attributes:
@@ -77,7 +77,7 @@ class Course:
     regressions: jax.Array
 
 
-def spawn(
+def spawn_curriculum(
     env,
     stages: Sequence[Mapping],
     common: Mapping | None = None,
@@ -123,7 +123,7 @@ def spawn(
       ValueError: one line, with the stage's name if it applies to one, for unknown, out-of-range or
         contradictory values.
     """
-    table = stages_lib.read_stages(env, "curriculum.stages", stages, common, RULES)
+    table = stages_lib.read_stages(env, "curriculum.stages", stages, common, STAGE_RULE_KEYS)
     window = _count("window", window, 1, LONGEST_WINDOW)
     activation_samples = window if activation_samples is None else activation_samples
     counts = {
@@ -135,27 +135,27 @@ def spawn(
     }
     shares = {"ema_alpha": ema_alpha, "blend_previous_prob": blend_previous_prob}
     for name, value in shares.items():
-        stages_lib.number(f"curriculum.{name}", value, 0.0, 1.0)
+        stages_lib.check_number_in_range(f"curriculum.{name}", value, 0.0, 1.0)
     defaults = {
         "enable_rate": 0.7,
         "disable_rate": 0.0,
         "enable_patience": enable_patience,
         "disable_patience": disable_patience,
     }
-    rates = Rates(**_read_rates(table, defaults), **counts, **shares)
-    rules = Rules(
+    rates = SpawnRules(**_read_rates(table, defaults), **counts, **shares)
+    rules = StageRules(
         init=partial(_init, rates),
         probabilities=partial(_probabilities, rates),
         advance=partial(_advance, rates),
         metrics=partial(_metrics, rates),
         window=window,
     )
-    return stages_lib.staged(env, table, rules, evaluation)
+    return stages_lib.build_staged_curriculum(env, table, rules, evaluation)
 
 
-def _init(rates: Rates) -> Course:
+def _init(rates: SpawnRules) -> SpawnProgress:
     zero = jnp.int32(0)
-    return Course(
+    return SpawnProgress(
         stage=zero,
         came_from=zero,
         total=zero,
@@ -170,48 +170,50 @@ def _init(rates: Rates) -> Course:
     )
 
 
-def _blend(rates: Rates, course: Course) -> jax.Array:
+def _blend(rates: SpawnRules, course: SpawnProgress) -> jax.Array:
     """Returns the probability of drawing the stage before the last transition."""
     left = 1.0 - course.episodes / max(rates.blend_decay_episodes, 1)
     return jnp.where(rates.blend_decay_episodes > 0, rates.blend_previous_prob * jnp.maximum(left, 0.0), 0.0)
 
 
-def _probabilities(rates: Rates, course: Course) -> jax.Array:
+def _probabilities(rates: SpawnRules, course: SpawnProgress) -> jax.Array:
     blend = _blend(rates, course)
     one = partial(jax.nn.one_hot, num_classes=len(rates.enable_rate))
     return blend * one(course.came_from) + (1.0 - blend) * one(course.stage)
 
 
-def _advance(rates: Rates, course: Course, episode: Episode, number: jax.Array) -> Course:
+def _advance(
+    rates: SpawnRules, course: SpawnProgress, episode: EpisodeResult, number: jax.Array
+) -> SpawnProgress:
     stage, before = course.stage, jnp.arange(episode.success.size)
     episodes, total = course.episodes + 1 + before, course.total + 1 + before
     rate = _success_rate(rates, course, episode.success)
     enable_rate, enable_patience = _next(rates, stage)
-    above = stages_lib.streak(rate >= enable_rate - TOLERANCE, course.above)
-    low = rate < jnp.asarray(rates.disable_rate)[stage] - TOLERANCE
-    below = stages_lib.streak(low, course.below)
+    above = stages_lib.streak_lengths(rate >= enable_rate - RATE_TOLERANCE, course.above)
+    low = rate < jnp.asarray(rates.disable_rate)[stage] - RATE_TOLERANCE
+    below = stages_lib.streak_lengths(low, course.below)
     free = course.cooldown <= before
     ripe = (total >= rates.min_episode) & (episodes >= rates.activation_samples)
     passed = free & ripe & (above >= enable_patience)
     failed = ~passed & free & (stage > 0) & (below >= jnp.asarray(rates.disable_patience)[stage])
-    seen, moved = stages_lib.first(passed | failed, number)
-    passed, failed = (moved & stages_lib.last(x, seen, False) for x in (passed, failed))
-    return Course(
+    seen, moved = stages_lib.find_first_true(passed | failed, number)
+    passed, failed = (moved & stages_lib.select_last(x, seen, False) for x in (passed, failed))
+    return SpawnProgress(
         stage=stage + passed - failed,
         came_from=jnp.where(moved, stage, course.came_from),
         total=course.total + seen,
         episodes=jnp.where(moved, 0, course.episodes + seen),
-        success=stages_lib.appended(course.success, episode.success, seen),
-        rate=stages_lib.last(rate, seen, course.rate),
-        above=jnp.where(moved, 0, stages_lib.last(above, seen, course.above)),
-        below=jnp.where(moved, 0, stages_lib.last(below, seen, course.below)),
+        success=stages_lib.append_newest(course.success, episode.success, seen),
+        rate=stages_lib.select_last(rate, seen, course.rate),
+        above=jnp.where(moved, 0, stages_lib.select_last(above, seen, course.above)),
+        below=jnp.where(moved, 0, stages_lib.select_last(below, seen, course.below)),
         cooldown=jnp.where(moved, rates.cooldown, jnp.maximum(course.cooldown - seen, 0)),
         advances=course.advances + passed,
         regressions=course.regressions + failed,
     )
 
 
-def _success_rate(rates: Rates, course: Course, success: jax.Array) -> jax.Array:
+def _success_rate(rates: SpawnRules, course: SpawnProgress, success: jax.Array) -> jax.Array:
     """Returns the stage's success rate after each of its next episodes `[N]`."""
     if rates.ema_alpha == 0.0:
         return stages_lib.sliding_mean(course.success, course.episodes, success, jnp.int32(rates.window))
@@ -222,18 +224,18 @@ def _success_rate(rates: Rates, course: Course, success: jax.Array) -> jax.Array
     def then(one, other):
         return one[0] * other[0], one[1] * other[0] + other[1]
 
-    kept, gained = stages_lib.running(then, (kept, gained), (1.0, 0.0))
+    kept, gained = stages_lib.scan_by_doubling(then, (kept, gained), (1.0, 0.0))
     return kept * course.rate + gained
 
 
-def _next(rates: Rates, stage: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _next(rates: SpawnRules, stage: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns `enable_rate` and `enable_patience` of the next stage; an infinite rate for the last stage."""
     rate = np.append(rates.enable_rate[1:], np.float32(np.inf))
     patience = np.append(rates.enable_patience[1:], np.int32(1))
     return jnp.asarray(rate)[stage], jnp.asarray(patience)[stage]
 
 
-def _metrics(rates: Rates, course: Course) -> dict[str, jax.Array]:
+def _metrics(rates: SpawnRules, course: SpawnProgress) -> dict[str, jax.Array]:
     stages = len(rates.enable_rate)
     known = course.episodes > 0
     rate = jnp.where(known, course.rate, jnp.nan)
@@ -257,7 +259,7 @@ def _metrics(rates: Rates, course: Course) -> dict[str, jax.Array]:
 
 
 def _count(name: str, value, low: int, high: int = 2**31 - 1) -> int:
-    return stages_lib.whole(f"curriculum.{name}", value, low, high)
+    return stages_lib.check_whole_number(f"curriculum.{name}", value, low, high)
 
 
 def _read_rates(table: Sequence[Stage], defaults: Mapping) -> dict[str, np.ndarray]:
@@ -266,13 +268,13 @@ def _read_rates(table: Sequence[Stage], defaults: Mapping) -> dict[str, np.ndarr
     for stage in table:
         given = defaults | {key: value for key, value in stage.rules.items() if value is not None}
         for key in ("enable_rate", "disable_rate"):
-            stages_lib.number(f"{stage.where}: {key}", given[key], 0.0, 1.0)
+            stages_lib.check_number_in_range(f"{stage.where}: {key}", given[key], 0.0, 1.0)
         for key in ("enable_patience", "disable_patience"):
-            stages_lib.whole(f"{stage.where}: {key}", given[key], 1)
+            stages_lib.check_whole_number(f"{stage.where}: {key}", given[key], 1)
         rows.append(given)
     for stage, row, following in zip(table, rows, rows[1:], strict=False):
         if row["disable_rate"] >= following["enable_rate"]:
             above = f"must be below the next stage's enable_rate={following['enable_rate']}"
             raise ValueError(f"{stage.where}: disable_rate={row['disable_rate']}: {above}")
     kinds = {"enable_rate": np.float32, "disable_rate": np.float32}
-    return {key: np.array([row[key] for row in rows], kinds.get(key, np.int32)) for key in RULES}
+    return {key: np.array([row[key] for row in rows], kinds.get(key, np.int32)) for key in STAGE_RULE_KEYS}

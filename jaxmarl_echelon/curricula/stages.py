@@ -16,18 +16,18 @@ from flax import struct
 from jax import lax
 
 from jaxmarl_echelon.curricula import episode_queue
-from jaxmarl_echelon.curricula.base import Curriculum, PyTree, task
+from jaxmarl_echelon.curricula.base import Curriculum, PyTree, read_task_params
 from jaxmarl_echelon.envs import results
 from jaxmarl_echelon.envs.base import EnvSpec
-from jaxmarl_echelon.envs.episodes import Drawn, Finished
-from jaxmarl_echelon.envs.trees import masked_mean
+from jaxmarl_echelon.envs.episodes import EpisodeTask, Finished
+from jaxmarl_echelon.envs.trees import mean_where
 
 # Rates are float32 ratios of small integers: 70 of 100 must reach a threshold of 0.7.
-TOLERANCE = 1e-6
+RATE_TOLERANCE = 1e-6
 LONGEST_WINDOW = 10_000
 # Least queue capacity. A constant, so that neither the episodes processed per update nor their cost grow
 # with the number of environments.
-LINE = 1024
+LEAST_QUEUE_CAPACITY = 1024
 
 
 class Stage(NamedTuple):
@@ -39,7 +39,7 @@ class Stage(NamedTuple):
     rules: dict[str, Any]
 
 
-class Episode(NamedTuple):
+class EpisodeResult(NamedTuple):
     """A finished episode, or a batch with leading axes.
 
     Attributes:
@@ -53,10 +53,10 @@ class Episode(NamedTuple):
     outcome: jax.Array
 
 
-NO_EPISODE = Episode(np.float32(0.0), np.float32(0.0), np.int32(-1))
+NO_EPISODE_RESULT = EpisodeResult(np.float32(0.0), np.float32(0.0), np.int32(-1))
 
 
-class Rules(NamedTuple):
+class StageRules(NamedTuple):
     """Transition rules of a staged curriculum; `course` is their state, with an int32 `stage`.
 
     Attributes:
@@ -79,7 +79,7 @@ class Rules(NamedTuple):
 
 
 @struct.dataclass
-class Staged:
+class StagedState:
     """State of a curriculum of S stages.
 
     Attributes:
@@ -118,15 +118,15 @@ def read_stages(
             raise ValueError(f"{where}.{index}.name={name}: another stage has this name")
         names.add(name)
         here = f"{where}.{index} ({name})"
-        entry = merged(mapping("curriculum.common", common), given)
-        known(f"{here}: ", entry, ("name", "settings", *rules))
-        params = task(env, mapping(f"{here}: settings", entry.get("settings")), here)
+        entry = merge_mappings(check_mapping("curriculum.common", common), given)
+        refuse_unknown_keys(f"{here}: ", entry, ("name", "settings", *rules))
+        params = read_task_params(env, check_mapping(f"{here}: settings", entry.get("settings")), here)
         table.append(Stage(name, here, params, {key: entry.get(key) for key in rules}))
     return table
 
 
-def staged(
-    env, table: Sequence[Stage], rules: Rules, evaluation: Mapping | None, role: str | None = None
+def build_staged_curriculum(
+    env, table: Sequence[Stage], rules: StageRules, evaluation: Mapping | None, role: str | None = None
 ) -> Curriculum:
     """Builds a curriculum from a table of stages and transition rules.
 
@@ -137,7 +137,7 @@ def staged(
     Args:
       env: the environment; its spec must name a score.
       table: the stages.
-      rules: see `Rules`.
+      rules: see `StageRules`.
       evaluation: settings of the task that scores the run, overriding the environment's own.
       role: the role whose returns are used; None for the first role that learns by default.
 
@@ -148,7 +148,7 @@ def staged(
     if spec.score is None:
         raise ValueError(f"curriculum: {spec.name} reports no score, so that no stage could be passed")
     role = _followed(env, role)
-    scored = task(env, dict(evaluation or {}), "curriculum.evaluation")
+    scored = read_task_params(env, dict(evaluation or {}), "curriculum.evaluation")
     stacked = jax.tree.map(
         lambda *leaves: np.stack([np.asarray(x) for x in leaves]), *(s.params for s in table)
     )
@@ -156,26 +156,26 @@ def staged(
     names = tuple(stage.name for stage in table)
 
     def init():
-        return Staged(jax.tree.map(jnp.asarray, stacked), rules.init())
+        return StagedState(jax.tree.map(jnp.asarray, stacked), rules.init())
 
     def draw(key, state):
         logits = jnp.log(rules.probabilities(state.course))
         stage = jax.random.categorical(key, logits).astype(jnp.int32)
-        return Drawn(at_stage(state.params, stage), {"stage": stage})
+        return EpisodeTask(_select_stage_params(state.params, stage), {"stage": stage})
 
-    size = max(LINE, 2 * rules.window)
+    size = max(LEAST_QUEUE_CAPACITY, 2 * rules.window)
 
     def update(state, tickets, flow):
         course, finished = state.course, flow.finished
         # An episode without scored agents is neither a success nor a failure.
-        flow = flow.replace(finished=finished.replace(mask=finished.mask & scored_episodes(finished, spec)))
-        tickets = episode_queue.follow(
+        flow = flow.replace(finished=finished.replace(mask=finished.mask & _has_score(finished, spec)))
+        tickets = episode_queue.enqueue_and_record(
             tickets, flow, flow.tags["stage"] == course.stage, read_episodes(finished, spec, role)
         )
-        episodes, number, places = episode_queue.settled(tickets)
+        episodes, number, places = episode_queue.completed_prefix(tickets)
         state = state.replace(course=rules.advance(course, episodes, number))
         moved = state.course.stage != course.stage
-        return state, episode_queue.leave(tickets, jnp.where(moved, size, places))
+        return state, episode_queue.dequeue_episodes(tickets, jnp.where(moved, size, places))
 
     return Curriculum(
         init=init,
@@ -183,37 +183,37 @@ def staged(
         update=update,
         metrics=lambda state: rules.metrics(state.course),
         evaluation=lambda state: jax.tree.map(jnp.asarray, scored),
-        tickets=lambda num_envs: episode_queue.empty(num_envs, size, NO_EPISODE),
+        tickets=lambda num_envs: episode_queue.make_episode_queue(num_envs, size, NO_EPISODE_RESULT),
         stages=names,
         tags={"stage": names},
         stage=lambda state: state.course.stage,
-        stage_params=lambda state, index: at_stage(state.params, index),
+        stage_params=lambda state, index: _select_stage_params(state.params, index),
         evaluated=lambda state, score, _: state.replace(course=rules.evaluated(state.course, score)),
         retasked=lambda state, fresh: state.replace(params=fresh.params),
     )
 
 
-def at_stage(params: PyTree, stage: jax.Array) -> PyTree:
+def _select_stage_params(params: PyTree, stage: jax.Array) -> PyTree:
     """Returns the parameters of one stage, from `[S, ...]`."""
     return jax.tree.map(lambda x: x[stage], params)
 
 
-def scored_episodes(finished: Finished, spec: EnvSpec) -> jax.Array:
+def _has_score(finished: Finished, spec: EnvSpec) -> jax.Array:
     """Returns bool `[T, E]`: the episode has a score; averages over no agents have none."""
-    return results.sums(spec.results, finished.results, finished.present, spec.score)[1] != 0
+    return results.average_terms(spec.results, finished.results, finished.present, spec.score)[1] != 0
 
 
-def read_episodes(finished: Finished, spec: EnvSpec, role: str) -> Episode:
+def read_episodes(finished: Finished, spec: EnvSpec, role: str) -> EpisodeResult:
     """Returns score, return and outcome of finished episodes `[T, E]`."""
-    value, weight = results.sums(spec.results, finished.results, finished.present, spec.score)
-    return Episode(
-        success=results.ratio(value, weight, empty=0.0),
-        reward=masked_mean(finished.episode_return[role], finished.present[role]),
+    value, weight = results.average_terms(spec.results, finished.results, finished.present, spec.score)
+    return EpisodeResult(
+        success=results.divide_or_empty(value, weight, empty=0.0),
+        reward=mean_where(finished.episode_return[role], finished.present[role]),
         outcome=finished.results.get("outcome", jnp.full(finished.mask.shape, -1, jnp.int32)),
     )
 
 
-def first(happens: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
+def find_first_true(happens: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Finds the first set element among the first `number` of `happens [N]`.
 
     Returns:
@@ -225,19 +225,19 @@ def first(happens: jax.Array, number: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.where(found, jnp.argmax(happens).astype(jnp.int32) + 1, number), found
 
 
-def last(values: jax.Array, seen: jax.Array, before: jax.Array) -> jax.Array:
+def select_last(values: jax.Array, seen: jax.Array, before: jax.Array) -> jax.Array:
     """Returns `values[seen - 1]` of `values [N]`; `before` if `seen` is 0."""
     return jnp.where(seen > 0, values[seen - 1], before)
 
 
-def streak(holds: jax.Array, before: jax.Array) -> jax.Array:
+def streak_lengths(holds: jax.Array, before: jax.Array) -> jax.Array:
     """Returns the length of the run of True ending at each of `holds [N]`; `before` precedes the first."""
     index = jnp.arange(holds.size, dtype=jnp.int32)
-    broken = running(jnp.maximum, jnp.where(holds, -1, index), jnp.int32(-1))
+    broken = scan_by_doubling(jnp.maximum, jnp.where(holds, -1, index), jnp.int32(-1))
     return index - broken + jnp.where(broken < 0, before, 0)
 
 
-def running(combine: Callable, values: PyTree, neutral: PyTree) -> PyTree:
+def scan_by_doubling(combine: Callable, values: PyTree, neutral: PyTree) -> PyTree:
     """Computes the inclusive scan of `values [N]` with an associative `combine(earlier, later)`.
 
     A `fori_loop` of log N steps: `lax.associative_scan` unrolls them and takes seconds to compile.
@@ -251,13 +251,13 @@ def running(combine: Callable, values: PyTree, neutral: PyTree) -> PyTree:
     return lax.fori_loop(0, (size - 1).bit_length(), double, values)
 
 
-def appended(history: jax.Array, values: jax.Array, number: jax.Array) -> jax.Array:
+def append_newest(history: jax.Array, values: jax.Array, number: jax.Array) -> jax.Array:
     """Appends the first `number` of `values [N]` to `history [W]`, newest last, and keeps the newest W."""
     joined = jnp.concatenate([history, values.astype(history.dtype)])
     return lax.dynamic_slice_in_dim(joined, number, history.shape[0])
 
 
-def newest(size: int, count: jax.Array, length: jax.Array) -> jax.Array:
+def newest_mask(size: int, count: jax.Array, length: jax.Array) -> jax.Array:
     """Returns a mask `[size]` of the `length` newest of `count` values in a history, newest last."""
     return jnp.arange(size) >= size - jnp.minimum(jnp.minimum(count, length), size)
 
@@ -279,7 +279,7 @@ def sliding_mean(history: jax.Array, count: jax.Array, values: jax.Array, length
     """
     size = history.shape[0]
     trailing = (1,) * (values.ndim - 1)
-    known = newest(size, count, jnp.int32(size)).reshape(-1, *trailing)
+    known = newest_mask(size, count, jnp.int32(size)).reshape(-1, *trailing)
     every = jnp.concatenate([jnp.where(known, history, 0), values]).astype(jnp.float32)
 
     def double(turn, carry):
@@ -299,35 +299,35 @@ def _shifted(x: jax.Array, places: jax.Array, fill) -> jax.Array:
     return jnp.where(first, fill, jnp.roll(x, places, axis=0))
 
 
-def share(marked: jax.Array, values: jax.Array) -> jax.Array:
+def mean_of_marked(marked: jax.Array, values: jax.Array) -> jax.Array:
     """Returns the mean of `values [..., W]` over `marked [W]`, NaNs excluded; NaN if empty."""
-    return masked_mean(values, marked & ~jnp.isnan(values))
+    return mean_where(values, marked & ~jnp.isnan(values))
 
 
-def merged(base: Mapping, over: Mapping) -> dict:
+def merge_mappings(base: Mapping, over: Mapping) -> dict:
     """Merges mappings recursively; `over` takes precedence."""
     result = dict(base)
     for key, value in over.items():
         both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
-        result[key] = merged(result[key], value) if both else value
+        result[key] = merge_mappings(result[key], value) if both else value
     return result
 
 
-def known(prefix: str, given: Mapping, allowed: Sequence[str]) -> None:
+def refuse_unknown_keys(prefix: str, given: Mapping, allowed: Sequence[str]) -> None:
     """Raises a one-line ValueError for a key that is not in `allowed`."""
     for key, value in given.items():
         if key not in allowed:
             raise ValueError(f"{prefix}{key}={value!r}: unknown; allowed: {', '.join(allowed)}")
 
 
-def mapping(name: str, value) -> Mapping:
+def check_mapping(name: str, value) -> Mapping:
     """Returns a mapping, empty for None; raises a one-line ValueError for anything else."""
     if value is not None and not isinstance(value, Mapping):
         raise ValueError(f"{name}={value!r}: must be a mapping")
     return value or {}
 
 
-def number(name: str, value, low: float = -math.inf, high: float = math.inf) -> float:
+def check_number_in_range(name: str, value, low: float = -math.inf, high: float = math.inf) -> float:
     """Returns a finite number within [low, high]; raises a one-line ValueError for anything else."""
     real = isinstance(value, Real) and not isinstance(value, bool)
     if not real or not math.isfinite(value) or not low <= value <= high:
@@ -336,7 +336,7 @@ def number(name: str, value, low: float = -math.inf, high: float = math.inf) -> 
     return float(value)
 
 
-def whole(name: str, value, low: int, high: int = 2**31 - 1) -> int:
+def check_whole_number(name: str, value, low: int, high: int = 2**31 - 1) -> int:
     """Returns an integer within [low, high]; raises a one-line ValueError for anything else."""
     real = isinstance(value, Real) and not isinstance(value, bool)
     if not real or not low <= value <= high or value != int(value):

@@ -96,7 +96,7 @@ class EnvSpec:
 
     def result(self, name: str) -> Result:
         """Returns the result called `name`; raises KeyError with the known names otherwise."""
-        return results_lib.find(self.results, name)
+        return results_lib.find_result(self.results, name)
 
     def labels(self, name: str) -> tuple[str, ...]:
         """Returns the labels of a code; empty if the environment does not report it."""
@@ -155,7 +155,7 @@ class EnvSpec:
         name = self.score
         if role is not None:
             name = self.role(role).score or (name if role == self.roles[0].name else None)
-        return None if name is None else results_lib.read(self.results, values, name)
+        return None if name is None else results_lib.read_result(self.results, values, name)
 
     @property
     def graded(self) -> bool:

@@ -11,8 +11,8 @@ import numpy as np
 
 from jaxmarl_echelon.envs import results
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, PyTree, TimeStep
-from jaxmarl_echelon.envs.check_rollout import Record, check_record, is_key, require
-from jaxmarl_echelon.envs.results import COMPONENT, KINDS, REDUCTIONS, Result
+from jaxmarl_echelon.envs.check_rollout import RolloutRecord, check_record, is_key, require_that
+from jaxmarl_echelon.envs.results import COMPONENT, REDUCTIONS, RESULT_KINDS, Result
 from jaxmarl_echelon.envs.spaces import Box, Discrete, MultiDiscrete
 from jaxmarl_echelon.envs.trees import layout_difference
 
@@ -104,32 +104,32 @@ def random_actions(spec: EnvSpec, key: jax.Array, time: TimeStep) -> dict[str, j
 
 def check_spec(spec: EnvSpec) -> None:
     """Raises a one-line AssertionError unless the static facts of an environment are consistent."""
-    require(isinstance(spec, EnvSpec), f"env.spec is {type(spec).__name__}, expected EnvSpec")
+    require_that(isinstance(spec, EnvSpec), f"env.spec is {type(spec).__name__}, expected EnvSpec")
     try:
         hash(spec)
     except TypeError as error:
         raise AssertionError(f"env.spec must be hashable (tuples, not lists): {error}") from None
     names = [role.name for role in spec.roles]
-    require(len(names) > 0, "spec.roles is empty, expected at least one Role")
-    require(len(set(names)) == len(names), f"spec.roles has names {names}, expected distinct ones")
+    require_that(len(names) > 0, "spec.roles is empty, expected at least one Role")
+    require_that(len(set(names)) == len(names), f"spec.roles has names {names}, expected distinct ones")
     for role in spec.roles:
-        require(role.size >= 1, f"spec.roles: {role.name!r} has size {role.size}, expected at least 1")
+        require_that(role.size >= 1, f"spec.roles: {role.name!r} has size {role.size}, expected at least 1")
         for field in ("observation", "action"):
             space = getattr(role, field)
             known = isinstance(space, Box | Discrete | MultiDiscrete)
-            require(known, f"spec.roles: {role.name!r}.{field} is {space!r}, expected a Space")
+            require_that(known, f"spec.roles: {role.name!r}.{field} is {space!r}, expected a Space")
         if isinstance(role.action, Box):
             bounds = f"low={role.action.low} high={role.action.high}"
             bounded = np.isfinite(role.action.bounds()).all()
-            require(bounded, f"spec.roles: {role.name!r}.action has {bounds}, expected finite bounds")
+            require_that(bounded, f"spec.roles: {role.name!r}.action has {bounds}, expected finite bounds")
         _require_score(spec, role.score, f"spec.roles: {role.name!r}.score")
     limit = spec.episode_limit
-    require(limit >= 1, f"spec.episode_limit is {limit}, expected at least 1")
+    require_that(limit >= 1, f"spec.episode_limit is {limit}, expected at least 1")
     _check_turns(spec)
     _check_results(spec)
     _require_score(spec, spec.score, "spec.score")
     first = spec.roles[0]
-    require(
+    require_that(
         first.score in (None, spec.score),
         f"spec.roles: {first.name!r}.score is {first.score!r}, expected spec.score {spec.score!r} or None "
         "for the first role",
@@ -137,56 +137,64 @@ def check_spec(spec: EnvSpec) -> None:
 
 
 def _check_turns(spec: EnvSpec) -> None:
-    require(spec.stakes >= 0, f"spec.stakes is {spec.stakes}, expected 0 or the most that a seat can win")
+    require_that(
+        spec.stakes >= 0, f"spec.stakes is {spec.stakes}, expected 0 or the most that a seat can win"
+    )
     if spec.turns == 0:
-        require(spec.stakes == 0, f"spec.stakes is {spec.stakes}, expected 0 where agents take no turns")
+        require_that(spec.stakes == 0, f"spec.stakes is {spec.stakes}, expected 0 where agents take no turns")
         return
-    require(spec.turns >= 2, f"spec.turns is {spec.turns}, expected 0 or at least 2")
+    require_that(spec.turns >= 2, f"spec.turns is {spec.turns}, expected 0 or at least 2")
     sizes = [role.size for role in spec.roles]
     found = f"spec.turns is {spec.turns}, but the roles have sizes {sizes}"
-    require(sizes == [spec.turns], f"{found}: expected one role with an agent per turn")
-    require(spec.late, f"spec.turns is {spec.turns}, expected spec.late: waiting seats receive rewards")
+    require_that(sizes == [spec.turns], f"{found}: expected one role with an agent per turn")
+    require_that(spec.late, f"spec.turns is {spec.turns}, expected spec.late: waiting seats receive rewards")
     names = {result.name for result in spec.results}
     missing = [f"score/{seat}" for seat in range(spec.turns) if f"score/{seat}" not in names]
-    require(not missing, f"spec.results lack {missing}, the final scores of seats that take turns")
+    require_that(not missing, f"spec.results lack {missing}, the final scores of seats that take turns")
 
 
 def _check_results(spec: EnvSpec) -> None:
     known = {result.name: result for result in spec.results if isinstance(result, Result)}
-    require(len(known) == len(spec.results), "spec.results must be Results with distinct names")
+    require_that(len(known) == len(spec.results), "spec.results must be Results with distinct names")
     roles = {role.name for role in spec.roles}
     for name, result in known.items():
         label = f"spec.results: {name!r}"
-        require(result.kind in KINDS, f"{label}.kind is {result.kind!r}, expected one of {KINDS}")
+        require_that(
+            result.kind in RESULT_KINDS, f"{label}.kind is {result.kind!r}, expected one of {RESULT_KINDS}"
+        )
         known_way = result.reduce in REDUCTIONS
-        require(known_way, f"{label}.reduce is {result.reduce!r}, expected one of {REDUCTIONS}")
+        require_that(known_way, f"{label}.reduce is {result.reduce!r}, expected one of {REDUCTIONS}")
         there = result.role is None or result.role in roles
-        require(there, f"{label}.role is {result.role!r}, expected a role of {sorted(roles)}")
+        require_that(there, f"{label}.role is {result.role!r}, expected a role of {sorted(roles)}")
         if result.kind == "code":
-            require(len(result.labels) > 0, f"{label} is a code, expected labels")
-            require(result.reduce == "last", f"{label} is a code, expected reduce='last'")
+            require_that(len(result.labels) > 0, f"{label} is a code, expected labels")
+            require_that(result.reduce == "last", f"{label} is a code, expected reduce='last'")
         per_agent = result.reduce == "mean" and result.role is not None
-        require(not per_agent, f"{label}.reduce is 'mean' of a role, expected 'sum' over a count of steps")
+        require_that(
+            not per_agent, f"{label}.reduce is 'mean' of a role, expected 'sum' over a count of steps"
+        )
         if result.over is not None:
             number = result.over in known and known[result.over].kind != "code"
-            require(number, f"{label}.over is {result.over!r}, expected the name of another number")
+            require_that(number, f"{label}.over is {result.over!r}, expected the name of another number")
         if result.among:
             source = known.get(result.entry)
             labels = source.labels if source is not None else ()
             wanted = (
                 f"{label}.among is {result.among}, expected labels of the code {result.entry!r}: {labels}"
             )
-            require(result.kind == "rate" and set(result.among) <= set(labels), wanted)
+            require_that(result.kind == "rate" and set(result.among) <= set(labels), wanted)
 
 
 def _require_score(spec: EnvSpec, name: str | None, label: str) -> None:
     numbers = [result.name for result in spec.results if result.kind != "code"]
-    require(name is None or name in numbers, f"{label} is {name!r}, expected one of spec.results {numbers}")
+    require_that(
+        name is None or name in numbers, f"{label} is {name!r}, expected one of spec.results {numbers}"
+    )
 
 
 def _check_params(params: PyTree) -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        require(
+        require_that(
             isinstance(leaf, jax.Array | np.ndarray | np.generic | int | float),
             f"params{jax.tree_util.keystr(path)} is {leaf!r}, expected an array or a number",
         )
@@ -200,10 +208,10 @@ def _check_layout(spec: EnvSpec, compiled: "_Compiled", key: jax.Array, params: 
     _check_time_layout(spec, next_time, "step")
     for name, expected, got in (("state", state, next_state), ("time step", time, next_time)):
         difference = layout_difference(expected, got)
-        require(difference is None, f"{name} from step must be laid out as from reset: {difference}")
+        require_that(difference is None, f"{name} from step must be laid out as from reset: {difference}")
     leaves = jax.tree_util.tree_leaves_with_path(state)
     for (path, leaf), after in zip(leaves, jax.tree.leaves(next_state), strict=True):
-        require(
+        require_that(
             leaf.weak_type == after.weak_type,
             f"state{jax.tree_util.keystr(path)} is weakly typed from only one of reset and step, which makes "
             f"a second trace of step; expected {leaf.dtype} from both, as in jnp.{leaf.dtype}(0)",
@@ -213,12 +221,12 @@ def _check_layout(spec: EnvSpec, compiled: "_Compiled", key: jax.Array, params: 
 def _pair(source: str, returned: PyTree) -> tuple[PyTree, PyTree]:
     pair = isinstance(returned, tuple) and len(returned) == 2
     found = f"{len(returned)} values" if isinstance(returned, tuple) else type(returned).__name__
-    require(pair, f"{source} returned {found}, expected (state, time step)")
+    require_that(pair, f"{source} returned {found}, expected (state, time step)")
     return returned
 
 
 def _check_time_layout(spec: EnvSpec, time: TimeStep, source: str) -> None:
-    require(isinstance(time, TimeStep), f"{source} returned {type(time).__name__}, expected TimeStep")
+    require_that(isinstance(time, TimeStep), f"{source} returned {type(time).__name__}, expected TimeStep")
     roles = {role.name: role for role in spec.roles}
     flag = np.dtype(bool)
     for field, dtype in (
@@ -230,25 +238,29 @@ def _check_time_layout(spec: EnvSpec, time: TimeStep, source: str) -> None:
     ):
         values = getattr(time, field)
         found = f"{field} from {source} has {list(values)}"
-        require(set(values) == set(roles), f"{found}, expected roles {list(roles)}")
+        require_that(set(values) == set(roles), f"{found}, expected roles {list(roles)}")
         for name, role in roles.items():
             space = role.observation
             shape, wanted = ((), dtype) if dtype is not None else (space.shape, space.dtype)
             _require_array(f"{field}[{name!r}] from {source}", values[name], (role.size, *shape), wanted)
     for name, mask in time.action_mask.items():
         known = name in roles and roles[name].action.mask_size > 0
-        require(known, f"action_mask[{name!r}] from {source} is unexpected: no such discrete role")
+        require_that(known, f"action_mask[{name!r}] from {source} is unexpected: no such discrete role")
         shape = (roles[name].size, roles[name].action.mask_size)
         _require_array(f"action_mask[{name!r}] from {source}", mask, shape, flag)
     for field in ("present", "begins"):
         for name, values in getattr(time, field).items():
             known = name in roles
-            require(known, f"{field} from {source} has {name!r}, expected some of the roles {list(roles)}")
+            require_that(
+                known, f"{field} from {source} has {name!r}, expected some of the roles {list(roles)}"
+            )
             _require_array(f"{field}[{name!r}] from {source}", values, (roles[name].size,), flag)
     for name, role in roles.items():
         space = role.critic_observation
         wanted = f"critic_obs[{name!r}] from {source}"
-        require((space is None) == (name not in time.critic_obs), f"{wanted}: must be there if role says so")
+        require_that(
+            (space is None) == (name not in time.critic_obs), f"{wanted}: must be there if role says so"
+        )
         if space is not None:
             _require_array(wanted, time.critic_obs[name], (role.size, *space.shape), space.dtype)
     _require_array(f"over from {source}", time.over, (), flag)
@@ -256,19 +268,19 @@ def _check_time_layout(spec: EnvSpec, time: TimeStep, source: str) -> None:
 
 
 def _check_info_layout(spec: EnvSpec, info: dict[str, jax.Array], source: str) -> None:
-    kept = {result.entry: result for result in results.kept(spec.results)}
+    kept = {result.entry: result for result in results.stored_results(spec.results)}
     for name, result in kept.items():
-        require(name in info, f"info[{name!r}] from {source} is missing, expected as of spec.results")
+        require_that(name in info, f"info[{name!r}] from {source} is missing, expected as of spec.results")
         shape = () if result.role is None else (spec.role(result.role).size,)
         found = f"info[{name!r}] from {source} is {list(info[name].shape)}"
-        require(info[name].shape == shape, f"{found}, expected {list(shape) or 'a scalar'}")
+        require_that(info[name].shape == shape, f"{found}, expected {list(shape) or 'a scalar'}")
         if result.kind == "code":
             _require_array(f"info[{name!r}] from {source}", info[name], shape, np.dtype("int32"))
     for name, value in info.items():
         scalar = name in kept or value.shape == ()
-        require(scalar, f"info[{name!r}] from {source} is {list(value.shape)}, expected a scalar")
+        require_that(scalar, f"info[{name!r}] from {source} is {list(value.shape)}, expected a scalar")
     components = {name.removeprefix(COMPONENT) for name in info if name.startswith(COMPONENT)}
-    require(
+    require_that(
         components == set(spec.components),
         f"info from {source} has reward components {sorted(components)}, "
         f"expected those of spec.results, {sorted(spec.components)}, under {COMPONENT}NAME",
@@ -282,7 +294,7 @@ def _require_array(label: str, array: jax.Array, shape: tuple[int, ...], dtype: 
     single = hasattr(array, "dtype")
     found = f"{array.dtype}{list(array.shape)}" if single else type(array).__name__
     wanted = f"{dtype}{list(shape)}"
-    require(found == wanted, f"{label} is {found}, expected {wanted}")
+    require_that(found == wanted, f"{label} is {found}, expected {wanted}")
 
 
 class _Compiled:
@@ -339,7 +351,7 @@ def _require_one_program(name: str, compiled: Callable, function: Callable, *arg
         np.array_equal(_numbers(a), _numbers(b), equal_nan=_numbers(a).dtype.kind in "fc")
         for a, b in zip(first.consts, again.consts, strict=True)
     )
-    require(same, f"{name} gives another program when it is traced again: it is not a pure function")
+    require_that(same, f"{name} gives another program when it is traced again: it is not a pure function")
 
 
 def _require_equal(what: str, expected: PyTree, got: PyTree, tolerance: float) -> None:
@@ -374,13 +386,13 @@ def _check_play(spec: EnvSpec, compiled: _Compiled, key: jax.Array, params: PyTr
         before, fresh = time, np.array(age == 0)
         state, time = compiled.step(key_step, state, compiled.act(key_act, time), params)
         numbers = jax.tree.map(lambda leaf: None if is_key(leaf) else np.asarray(leaf), state)
-        records.append(Record(before, fresh, numbers, time))
+        records.append(RolloutRecord(before, fresh, numbers, time))
         age += 1
         late = age >= spec.episode_limit and not time.over
         if time.over:
             state, time = compiled.reset(key_reset, params)
             age, ended = 0, True
     check_record(spec, jax.tree.map(lambda *rows: np.stack(rows), *records))
-    require(not late, f"over is still False after spec.episode_limit={spec.episode_limit} decisions")
+    require_that(not late, f"over is still False after spec.episode_limit={spec.episode_limit} decisions")
     traces = compiled.traces
-    require(traces == 1, f"step was traced {traces} times for inputs of one layout, expected 1")
+    require_that(traces == 1, f"step was traced {traces} times for inputs of one layout, expected 1")

@@ -12,7 +12,7 @@ from jaxmarl_echelon.envs.base import EnvSpec, Role, TimeStep
 from jaxmarl_echelon.envs.spaces import MultiDiscrete
 
 
-def require(condition: bool, message: str) -> None:
+def require_that(condition: bool, message: str) -> None:
     """Raises AssertionError with the message unless the condition holds."""
     if not condition:
         raise AssertionError(message)
@@ -23,7 +23,7 @@ def is_key(leaf: jax.Array) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-class Record(NamedTuple):
+class RolloutRecord(NamedTuple):
     """Record of one decision: the time step acted on, whether it came from a reset, next state and time step.
 
     Stacked, the leaves have a leading axis of decisions.
@@ -42,7 +42,7 @@ def _forbid(bad: np.ndarray, message: str) -> None:
         raise AssertionError(f"{message} (step {step}{f', index {rest}' if rest else ''})")
 
 
-def check_record(spec: EnvSpec, record: Record) -> None:
+def check_record(spec: EnvSpec, record: RolloutRecord) -> None:
     """Raises a one-line AssertionError at the first violation of the contract in a record."""
     for prefix, tree in (("state", record.state), ("", record.before), ("", record.after)):
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
@@ -58,7 +58,7 @@ def check_record(spec: EnvSpec, record: Record) -> None:
     _check_codes(spec, record)
 
 
-def _check_spaces(role: Role, record: Record) -> None:
+def _check_spaces(role: Role, record: RolloutRecord) -> None:
     name, space = role.name, role.observation
     for time in (record.before, record.after):
         inside = np.asarray(space.contains(jnp.asarray(time.obs[name])))
@@ -71,7 +71,7 @@ def _check_spaces(role: Role, record: Record) -> None:
         _forbid(stuck, f"action_mask[{name!r}] allows no action for an agent that is alive")
 
 
-def _check_flags(spec: EnvSpec, name: str, record: Record) -> None:
+def _check_flags(spec: EnvSpec, name: str, record: RolloutRecord) -> None:
     acted, after = record.before.alive[name], record.after
     terminated, truncated, alive = after.terminated[name], after.truncated[name], after.alive[name]
     begins = after.begins.get(name, np.zeros_like(alive))
@@ -99,7 +99,7 @@ def _check_flags(spec: EnvSpec, name: str, record: Record) -> None:
         )
         unpaid = ~acted
     else:
-        unpaid = _story_over(record, name)
+        unpaid = _trajectory_ended(record, name)
         _forbid(
             unpaid & alive & ~begins, f"alive[{name!r}] is set again for an agent whose trajectory has ended"
         )
@@ -111,7 +111,7 @@ def _check_flags(spec: EnvSpec, name: str, record: Record) -> None:
     _forbid(unpaid & (after.reward[name] != 0), f"reward[{name!r}] is not 0 for an agent {why}")
 
 
-def _check_turns(spec: EnvSpec, record: Record) -> None:
+def _check_turns(spec: EnvSpec, record: RolloutRecord) -> None:
     """Checks that only the seat in turn is alive, and that all seats end together, with scores only then."""
     (role,) = spec.roles
     ply = _plies(record.fresh)[:, None]
@@ -139,7 +139,7 @@ def _plies(fresh: np.ndarray) -> np.ndarray:
     return result
 
 
-def _story_over(record: Record, name: str) -> np.ndarray:
+def _trajectory_ended(record: RolloutRecord, name: str) -> np.ndarray:
     """Tells whether each agent's trajectory had ended before each decision, `[steps, A]`."""
     result, now = np.zeros_like(np.asarray(record.before.alive[name])), None
     for step, fresh in enumerate(record.fresh):
@@ -151,7 +151,7 @@ def _story_over(record: Record, name: str) -> np.ndarray:
     return result
 
 
-def _check_fresh(spec: EnvSpec, record: Record) -> None:
+def _check_fresh(spec: EnvSpec, record: RolloutRecord) -> None:
     fresh, time = record.fresh, record.before
     _forbid(fresh & time.over, "over is set by a reset, expected False")
     for role in spec.roles:
@@ -162,7 +162,7 @@ def _check_fresh(spec: EnvSpec, record: Record) -> None:
     _forbid(fresh & ~anyone, "alive is False for every agent after a reset, expected at least one")
 
 
-def _check_codes(spec: EnvSpec, record: Record) -> None:
+def _check_codes(spec: EnvSpec, record: RolloutRecord) -> None:
     if spec.outcomes:
         codes, over = record.after.info["outcome"], record.after.over
         last = len(spec.outcomes) - 1
@@ -175,7 +175,7 @@ def _check_codes(spec: EnvSpec, record: Record) -> None:
             task, last = time.info["task"], len(spec.tasks) - 1
             _forbid((task < 0) | (task > last), f"info['task'] is not in 0..{last}")
     over = record.after.over
-    for result in results.kept(spec.results):
+    for result in results.stored_results(spec.results):
         values = np.asarray(record.after.info[result.entry])[over]
         if result.kind == "code" and result.name not in ("outcome", "task"):
             last = len(result.labels) - 1

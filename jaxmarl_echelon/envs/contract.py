@@ -6,7 +6,7 @@ from pathlib import Path
 from jaxmarl_echelon.envs import check_env
 from jaxmarl_echelon.envs.base import Environment
 
-OWN = __name__.partition(".")[0]
+OWN_PACKAGE = __name__.partition(".")[0]
 
 
 def require_spec(env: Environment) -> None:
@@ -30,7 +30,7 @@ def require_traces(env: Environment) -> None:
     Raises:
       ValueError: one line with the environment's class, the expected value, and the location of an error.
     """
-    if type(env).__module__.partition(".")[0] == OWN:
+    if type(env).__module__.partition(".")[0] == OWN_PACKAGE:
         return
     try:
         check_env.check_traces(env)

@@ -17,12 +17,19 @@ from flax import struct
 from algos import collectives
 from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, PyTree, TimeStep
-from jaxmarl_echelon.envs.packed_rows import Rows, row, rows
-from jaxmarl_echelon.envs.trees import finite, finite_part, in_slices, layout_difference, select, strong
+from jaxmarl_echelon.envs.packed_rows import PackedRows, pack_batch, pack_one
+from jaxmarl_echelon.envs.trees import (
+    layout_difference,
+    map_in_chunks,
+    rows_are_finite,
+    select_rows,
+    strip_weak_types,
+    zero_nonfinite,
+)
 from physics.sparse_batch import compute_rows
 
 
-class Drawn(NamedTuple):
+class EpisodeTask(NamedTuple):
     """Parameters and tags of a new episode.
 
     Attributes:
@@ -34,7 +41,7 @@ class Drawn(NamedTuple):
     tags: dict[str, jax.Array] = {}
 
 
-Draw = Callable[[jax.Array], Drawn]
+DrawTask = Callable[[jax.Array], EpisodeTask]
 
 
 @struct.dataclass
@@ -61,12 +68,12 @@ class Episodes:
     """States of E environments and their running episodes.
 
     Attributes:
-      drawn: `Rows` of `Drawn`, constant during an episode.
-      running: `Rows` of `Running`, updated every step.
+      drawn: `PackedRows` of `EpisodeTask`, constant during an episode.
+      running: `PackedRows` of `Running`, updated every step.
     """
 
-    drawn: Rows
-    running: Rows
+    drawn: PackedRows
+    running: PackedRows
 
     @property
     def env(self) -> PyTree:
@@ -119,7 +126,7 @@ class Finished:
 
 
 @struct.dataclass
-class Stepped:
+class BatchTransition:
     """One transition of E environments, before any reset.
 
     Attributes:
@@ -145,7 +152,7 @@ class Stepped:
 
 
 @struct.dataclass
-class Flow:
+class EpisodeEvents:
     """Starts and ends of episodes in T decisions of E environments, `[T, E]` each.
 
     Attributes:
@@ -161,7 +168,7 @@ class Flow:
     finished: Finished
 
 
-def start(env: Environment, key: jax.Array, draw: Draw, num_envs: int) -> Episodes:
+def start_episodes(env: Environment, key: jax.Array, draw: DrawTask, num_envs: int) -> Episodes:
     """Begins an episode in each of E environments.
 
     Args:
@@ -178,20 +185,22 @@ def start(env: Environment, key: jax.Array, draw: Draw, num_envs: int) -> Episod
     """
     if num_envs < 1:
         raise ValueError(f"num_envs={num_envs} must be at least 1")
-    return in_slices(lambda numbers: _begin(env, key, draw, numbers), collectives.numbers(num_envs))
+    return map_in_chunks(
+        lambda numbers: _begin_episodes(env, key, draw, numbers), collectives.global_indices(num_envs)
+    )
 
 
-def step(
+def step_episodes(
     env: Environment,
     key: jax.Array,
     episodes: Episodes,
     actions: dict[str, jax.Array],
-    draw: Draw,
+    draw: DrawTask,
     *,
     cut: jax.Array | None = None,
     held: jax.Array | None = None,
     reset_chunk: int | None = None,
-) -> tuple[Episodes, Stepped]:
+) -> tuple[Episodes, BatchTransition]:
     """Takes one decision in each environment and resets those whose episode is over.
 
     An environment with a non-finite value in its state, observations, rewards or info is quarantined: only
@@ -201,7 +210,7 @@ def step(
     Args:
       env: the environment.
       key: one key for the whole step.
-      episodes: from `start` or the previous `step`.
+      episodes: from `start_episodes` or the previous `step_episodes`.
       actions: per role `[E, A, ...]`.
       draw: `(key) -> Drawn`, for one new episode.
       cut: `[E]` bool; episodes to cut after this step. Their agents are truncated, so that learners
@@ -220,31 +229,31 @@ def step(
     before, drawn = episodes.running.tree, episodes.drawn.tree
     previous = before.time
     num_envs = previous.over.shape[0]
-    after, sound = advance(env, key_step, before, actions, drawn.params)
+    after, sound = advance_without_reset(env, key_step, before, actions, drawn.params)
     quarantined = idle = previous.over | ~sound
     if held is not None:
         held = held & ~previous.over  # environments whose reset failed are discarded
-        after, idle = select(held, rows(before), rows(after)).tree, idle | held
+        after, idle = select_rows(held, pack_batch(before), pack_batch(after)).tree, idle | held
         quarantined = quarantined & ~held
         cut = None if cut is None else cut & ~held
     state, time, sums = after
-    time = select(quarantined, rows(_thrown_away(previous)), rows(time)).tree
+    time = select_rows(quarantined, pack_batch(_quarantined_step(previous)), pack_batch(time)).tree
     acted = {role: alive & ~idle[:, None] for role, alive in previous.alive.items()}
-    waited = {role: flag & ~idle[:, None] for role, flag in waiting(env.spec, before).items()}
-    finished = _finish(env.spec, sums, time, drawn.tags, time.over & ~quarantined)
+    waited = {role: flag & ~idle[:, None] for role, flag in awaiting_reward(env.spec, before).items()}
+    finished = _finish_episodes(env.spec, sums, time, drawn.tags, time.over & ~quarantined)
     if cut is not None:
-        waits = waiting(env.spec, Running(state, time, sums))
-        time = _break_off(time, cut & ~time.over, waits)
+        waits = awaiting_reward(env.spec, Running(state, time, sums))
+        time = _truncate(time, cut & ~time.over, waits)
 
-    begin = partial(_begin, env, key_reset, draw)
-    following = Episodes(episodes.drawn, rows(Running(state, time, sums)))
+    begin = partial(_begin_episodes, env, key_reset, draw)
+    following = Episodes(episodes.drawn, pack_batch(Running(state, time, sums)))
     if env.spec.turns and reset_chunk is None:
         # Games are short and cheap to begin: most steps end some, and a loop would cost more than it saves.
-        following = select(time.over, begin(collectives.numbers(num_envs)), following)
+        following = select_rows(time.over, begin(collectives.global_indices(num_envs)), following)
     else:
         room = reset_chunk or max(8, -(-num_envs // 64))
-        following = compute_rows(time.over, begin, collectives.numbers(num_envs), following, room)
-    transition = Stepped(
+        following = compute_rows(time.over, begin, collectives.global_indices(num_envs), following, room)
+    transition = BatchTransition(
         time=time,
         acted=acted,
         waited=waited,
@@ -255,7 +264,7 @@ def step(
     return following, transition
 
 
-def advance(
+def advance_without_reset(
     env: Environment, key: jax.Array, running: Running, actions: dict[str, jax.Array], params: PyTree
 ) -> tuple[Running, jax.Array]:
     """Advances E environments by one decision without resets, as used in training and evaluation.
@@ -275,36 +284,36 @@ def advance(
       ValueError: if the environment's step and reset differ in structure, shapes or dtypes.
     """
     before = running.time
-    keys = collectives.split(key, before.over.shape[0])
-    state, time = strong(jax.vmap(env.step)(keys, running.env, actions, params))
+    keys = collectives.split_key_over_shards(key, before.over.shape[0])
+    state, time = strip_weak_types(jax.vmap(env.step)(keys, running.env, actions, params))
     _require_same_layout((running.env, before), (state, time))
-    sound = finite(rows((state, time)))
-    waits = waiting(env.spec, running)
+    sound = rows_are_finite(pack_batch((state, time)))
+    waits = awaiting_reward(env.spec, running)
     owed = {role: alive | waits[role] if waits else alive for role, alive in before.alive.items()}
     time = time.replace(
         reward={role: jnp.where(owed[role], reward, 0) for role, reward in time.reward.items()}
     )
-    return Running(state, time, _add(env.spec, running.sums, before, time)), sound
+    return Running(state, time, _add_step(env.spec, running.sums, before, time)), sound
 
 
-def _begin(env: Environment, key: jax.Array, draw: Draw, numbers: jax.Array) -> Episodes:
+def _begin_episodes(env: Environment, key: jax.Array, draw: DrawTask, numbers: jax.Array) -> Episodes:
     """Begins new episodes in the environments with indices `numbers [N]`."""
 
     def begin_one(number):
         key_draw, key_reset = jax.random.split(jax.random.fold_in(key, number))
         drawn = draw(key_draw)
         state, time = env.reset(key_reset, drawn.params)
-        return row(strong(drawn)), row(strong((state, time)))
+        return pack_one(strip_weak_types(drawn)), pack_one(strip_weak_types((state, time)))
 
     drawn, begun = jax.vmap(begin_one)(numbers)
-    sound = finite(begun)
-    state, time = select(sound, begun, finite_part(begun)).tree
+    sound = rows_are_finite(begun)
+    state, time = select_rows(sound, begun, zero_nonfinite(begun)).tree
     alive = {role: alive & sound[:, None] for role, alive in time.alive.items()}
     time = time.replace(alive=alive, over=time.over | ~sound)
-    return Episodes(drawn, rows(Running(state, time, initial_sums(env.spec, time))))
+    return Episodes(drawn, pack_batch(Running(state, time, initial_sums(env.spec, time))))
 
 
-def _break_off(time: TimeStep, cut: jax.Array, waits: dict[str, jax.Array]) -> TimeStep:
+def _truncate(time: TimeStep, cut: jax.Array, waits: dict[str, jax.Array]) -> TimeStep:
     """Truncates all agents with a running trajectory, acting or waiting, in the environments `cut [E]`."""
     going_on = {role: time.alive[role] | waits[role] if waits else time.alive[role] for role in time.alive}
     truncated = {
@@ -315,7 +324,7 @@ def _break_off(time: TimeStep, cut: jax.Array, waits: dict[str, jax.Array]) -> T
     return time.replace(truncated=truncated, alive=alive, over=time.over | cut)
 
 
-def _thrown_away(previous: TimeStep) -> TimeStep:
+def _quarantined_step(previous: TimeStep) -> TimeStep:
     """Returns the time step of a quarantined environment: finite, all agents truncated and not alive."""
     zeros, ones = (
         {role: jnp.full_like(flag, value) for role, flag in previous.alive.items()} for value in (False, True)
@@ -340,12 +349,12 @@ def initial_sums(spec: EnvSpec, time: TimeStep) -> EpisodeSums:
         present={role: time.filled(role) for role in time.alive},
         episode_return={role: jnp.zeros(reward.shape, jnp.float32) for role, reward in time.reward.items()},
         length=jnp.zeros(time.over.shape[0], jnp.int32),
-        results=results_lib.begin(spec.results, time.info),
+        results=results_lib.begin_results(spec.results, time.info),
         ended={role: jnp.zeros_like(alive) for role, alive in time.alive.items()} if spec.late else {},
     )
 
 
-def waiting(spec: EnvSpec, running: Running) -> dict[str, jax.Array]:
+def awaiting_reward(spec: EnvSpec, running: Running) -> dict[str, jax.Array]:
     """Returns, per role, the agents `[E, A]` that wait: neither alive nor ended; empty unless `spec.late`."""
     if not spec.late:
         return {}
@@ -353,7 +362,7 @@ def waiting(spec: EnvSpec, running: Running) -> dict[str, jax.Array]:
     return {role: sums.present[role] & ~alive & ~sums.ended[role] for role, alive in time.alive.items()}
 
 
-def _add(spec: EnvSpec, sums: EpisodeSums, before: TimeStep, time: TimeStep) -> EpisodeSums:
+def _add_step(spec: EnvSpec, sums: EpisodeSums, before: TimeStep, time: TimeStep) -> EpisodeSums:
     length = sums.length + 1
     filled = {role: before.filled(role) | time.filled(role) for role in time.alive}
     present = {role: seen | filled[role] for role, seen in sums.present.items()}
@@ -370,16 +379,16 @@ def _add(spec: EnvSpec, sums: EpisodeSums, before: TimeStep, time: TimeStep) -> 
             role: total + time.reward[role].astype(jnp.float32) for role, total in sums.episode_return.items()
         },
         length=length,
-        results=results_lib.advance(spec.results, sums.results, time.info, length, there),
+        results=results_lib.advance_results(spec.results, sums.results, time.info, length, there),
         ended=ended,
     )
 
 
-def _finish(
+def _finish_episodes(
     spec: EnvSpec, sums: EpisodeSums, time: TimeStep, tags: Mapping[str, jax.Array], mask: jax.Array
 ) -> Finished:
-    totals = rows(sums)
-    totals = select(mask, totals, jax.tree.map(jnp.zeros_like, totals)).tree
+    totals = pack_batch(sums)
+    totals = select_rows(mask, totals, jax.tree.map(jnp.zeros_like, totals)).tree
     codes = {result.name for result in spec.results if result.kind == "code"}
     return Finished(
         mask=mask,
@@ -387,7 +396,9 @@ def _finish(
         episode_return=totals.episode_return,
         length=totals.length,
         results={
-            name: select(mask, values, jnp.full_like(values, results_lib.NONE)) if name in codes else values
+            name: select_rows(mask, values, jnp.full_like(values, results_lib.NONE))
+            if name in codes
+            else values
             for name, values in totals.results.items()
         },
         tags={name: jnp.where(mask, tag, results_lib.NONE) for name, tag in tags.items()},

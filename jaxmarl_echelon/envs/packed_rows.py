@@ -17,15 +17,15 @@ PyTree = Any
 NARROW = 16
 
 
-class Layout(NamedTuple):
-    """Static layout of `Rows`: the tree's structure, and shape and dtype of each leaf of one row."""
+class RowLayout(NamedTuple):
+    """Static layout of `PackedRows`: the tree's structure, and shape and dtype of each leaf of one row."""
 
     structure: Any
     leaves: tuple[tuple[tuple[int, ...], Any], ...]
 
 
 @struct.dataclass
-class Rows:
+class PackedRows:
     """Tree of arrays, possibly batched, with its leaves of at most `NARROW` elements concatenated.
 
     Attributes:
@@ -36,7 +36,7 @@ class Rows:
 
     wide: tuple[jax.Array, ...]
     narrow: dict[str, jax.Array]
-    layout: Layout = struct.field(pytree_node=False)
+    layout: RowLayout = struct.field(pytree_node=False)
 
     @property
     def tree(self) -> PyTree:
@@ -46,7 +46,7 @@ class Rows:
 
 # Jitted, like other small functions with many callers, so that a program traces it only once.
 @partial(jax.jit, static_argnums=0)
-def _unpacked(layout: Layout, wide: tuple[jax.Array, ...], narrow: dict[str, jax.Array]) -> PyTree:
+def _unpacked(layout: RowLayout, wide: tuple[jax.Array, ...], narrow: dict[str, jax.Array]) -> PyTree:
     widths: dict[str, list[int]] = {}
     for shape, dtype in layout.leaves:
         if _is_narrow(shape, dtype):
@@ -62,22 +62,22 @@ def _unpacked(layout: Layout, wide: tuple[jax.Array, ...], narrow: dict[str, jax
     return layout.structure.unflatten(leaves)
 
 
-def row(tree: PyTree) -> Rows:
+def pack_one(tree: PyTree) -> PackedRows:
     """Packs one unbatched tree; under `vmap`, leaves that are not batched are packed once."""
     leaves, structure = jax.tree.flatten(tree)
-    layout = Layout(structure, tuple((jnp.shape(leaf), leaf.dtype) for leaf in leaves))
+    layout = RowLayout(structure, tuple((jnp.shape(leaf), leaf.dtype) for leaf in leaves))
     wide, parts = [], {}
     for leaf, (shape, dtype) in zip(leaves, layout.leaves, strict=True):
         if _is_narrow(shape, dtype):
             parts.setdefault(str(dtype), []).append(jnp.ravel(leaf))
         else:
             wide.append(leaf)
-    return Rows(tuple(wide), {name: jnp.concatenate(part) for name, part in parts.items()}, layout)
+    return PackedRows(tuple(wide), {name: jnp.concatenate(part) for name, part in parts.items()}, layout)
 
 
-def rows(tree: PyTree) -> Rows:
+def pack_batch(tree: PyTree) -> PackedRows:
     """Packs a tree of arrays `[E, ...]` into E rows."""
-    return jax.vmap(row)(tree)
+    return jax.vmap(pack_one)(tree)
 
 
 def _is_narrow(shape: tuple[int, ...], dtype: Any) -> bool:

@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 
 
-def encode(array: np.ndarray) -> dict:
+def encode_array(array: np.ndarray) -> dict:
     """Encodes an array for JSON: dtype, shape and little-endian bytes in base64."""
     array = np.asarray(array)
     data = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
     return {"dtype": array.dtype.name, "shape": array.shape, "data": base64.b64encode(data).decode()}
 
 
-def decode(coded: dict) -> np.ndarray:
-    """Decodes the result of `encode`."""
+def decode_array(coded: dict) -> np.ndarray:
+    """Decodes the result of `encode_array`."""
     data = np.frombuffer(base64.b64decode(coded["data"]), np.dtype(coded["dtype"]).newbyteorder("<"))
     return data.reshape(coded["shape"]).astype(coded["dtype"])
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 REDUCTIONS = ("last", "sum", "max", "min", "mean")
-KINDS = ("rate", "number", "code")
+RESULT_KINDS = ("rate", "number", "code")
 COMPONENT = "reward/"
 NONE = -1
 
@@ -68,7 +68,7 @@ class Result:
         return self.labels[code] if 0 <= code < len(self.labels) else ""
 
 
-def standard(
+def standard_results(
     outcomes: tuple[str, ...] = (),
     success: tuple[str, ...] = (),
     tasks: tuple[str, ...] = (),
@@ -94,7 +94,7 @@ def standard(
     return tuple(found)
 
 
-def begin(results: tuple[Result, ...], info: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+def begin_results(results: tuple[Result, ...], info: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     """Returns initial values of the stored results, by name.
 
     Args:
@@ -105,7 +105,7 @@ def begin(results: tuple[Result, ...], info: Mapping[str, jax.Array]) -> dict[st
       ValueError: one line, for a missing entry.
     """
     values = {}
-    for result in kept(results):
+    for result in stored_results(results):
         if result.entry not in info:
             raise ValueError(f"info lacks {result.entry}; spec.results lists {result.name}")
         entry = info[result.entry]
@@ -118,7 +118,7 @@ def begin(results: tuple[Result, ...], info: Mapping[str, jax.Array]) -> dict[st
     return values
 
 
-def advance(
+def advance_results(
     results: tuple[Result, ...],
     values: Mapping[str, jax.Array],
     info: Mapping[str, jax.Array],
@@ -135,7 +135,7 @@ def advance(
       there: per role `[E, A]` bool; slots filled before or after the step. Others keep their values.
     """
     after = {}
-    for result in kept(results):
+    for result in stored_results(results):
         old, new = values[result.name], info[result.entry].astype(values[result.name].dtype)
         if result.reduce == "sum":
             changed = old + new
@@ -150,12 +150,12 @@ def advance(
     return after
 
 
-def kept(results: tuple[Result, ...]) -> tuple[Result, ...]:
+def stored_results(results: tuple[Result, ...]) -> tuple[Result, ...]:
     """Returns the stored results, which are all but the derived ones."""
     return tuple(result for result in results if not result.derived)
 
 
-def find(results: tuple[Result, ...], name: str) -> Result:
+def find_result(results: tuple[Result, ...], name: str) -> Result:
     """Returns the result called `name`; raises KeyError with the known names otherwise."""
     for result in results:
         if result.name == name:
@@ -163,18 +163,18 @@ def find(results: tuple[Result, ...], name: str) -> Result:
     raise KeyError(f"no result {name!r}; results: {', '.join(result.name for result in results)}")
 
 
-def read(results: tuple[Result, ...], values: Mapping[str, jax.Array], name: str) -> jax.Array:
+def read_result(results: tuple[Result, ...], values: Mapping[str, jax.Array], name: str) -> jax.Array:
     """Returns one result of episodes: `[...]`, or `[..., A]` per agent; codes int32, all others float32."""
-    result = find(results, name)
+    result = find_result(results, name)
     if not result.derived:
         return values[name]
     codes = values[result.entry]
-    labels = find(results, result.entry).labels
+    labels = find_result(results, result.entry).labels
     hits = [codes == labels.index(label) for label in result.among]
     return sum(hits[1:], hits[0]).astype(jnp.float32)
 
 
-def sums(
+def average_terms(
     results: tuple[Result, ...],
     values: Mapping[str, jax.Array],
     present: Mapping[str, jax.Array],
@@ -184,11 +184,11 @@ def sums(
 
     Averages over episodes are ratios of their sums; absent agents contribute to neither.
     """
-    result = find(results, name)
-    value = read(results, values, name).astype(jnp.float32)
+    result = find_result(results, name)
+    value = read_result(results, values, name).astype(jnp.float32)
     weight = jnp.ones_like(value)
     if result.over is not None:
-        weight = read(results, values, result.over).astype(jnp.float32)
+        weight = read_result(results, values, result.over).astype(jnp.float32)
         weight = jnp.broadcast_to(weight, value.shape) if weight.ndim == value.ndim else weight
     if result.role is not None:
         there = present[result.role]
@@ -198,12 +198,12 @@ def sums(
     return value, weight
 
 
-def average(result: Result, value: jax.Array, weight: jax.Array) -> jax.Array:
+def average_result(result: Result, value: jax.Array, weight: jax.Array) -> jax.Array:
     """Returns a result's average from its sums, elementwise; NaN for a denominator of 0 without `least`."""
-    return ratio(value, jnp.maximum(weight, result.least) if result.least else weight)
+    return divide_or_empty(value, jnp.maximum(weight, result.least) if result.least else weight)
 
 
-def by_label(
+def averages_by_label(
     results: tuple[Result, ...],
     codes: Callable[[str], jax.Array],
     terms: Callable[[str], tuple[jax.Array, jax.Array]],
@@ -220,11 +220,13 @@ def by_label(
     """
     found = {}
     for code in dict.fromkeys(result.by for result in results if result.by):
-        labels, own = find(results, code).labels, [result for result in results if result.by == code]
+        labels, own = find_result(results, code).labels, [result for result in results if result.by == code]
         here = codes(code)[None] == jnp.arange(len(labels))[:, None]
         both = (jnp.stack(column) for column in zip(*(terms(result.name) for result in own), strict=True))
         value, weight = (jnp.sum(jnp.where(here[:, None], part, 0.0), axis=-1) for part in both)
-        table = ratio(value, jnp.maximum(weight, np.array([result.least for result in own], np.float32)))
+        table = divide_or_empty(
+            value, jnp.maximum(weight, np.array([result.least for result in own], np.float32))
+        )
         found |= {
             f"{result.column}/{label}": table[row, column]
             for row, label in enumerate(labels)
@@ -240,6 +242,6 @@ def share_beaten(scores: jax.Array) -> jax.Array:
 
 
 @jax.jit
-def ratio(value: jax.Array, weight: jax.Array, empty: float = jnp.nan) -> jax.Array:
+def divide_or_empty(value: jax.Array, weight: jax.Array, empty: float = jnp.nan) -> jax.Array:
     """Divides `value` by `weight` elementwise; `empty` where the weight is 0."""
     return jnp.where(weight != 0, value / jnp.where(weight != 0, weight, 1.0), empty)

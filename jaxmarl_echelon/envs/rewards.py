@@ -133,9 +133,9 @@ class Reward:
           ValueError: one line, for a component not in this reward or an invalid weight.
         """
         changed = dict(params)
-        for name, weights in settings.mapping("reward", given).items():
-            settings.choice("reward", name, self.names)
-            weights = settings.mapping(f"reward.{name}", weights)
+        for name, weights in settings.read_mapping("reward", given).items():
+            settings.read_choice("reward", name, self.names)
+            weights = settings.read_mapping(f"reward.{name}", weights)
             read = self.catalogue.make({name: weights}).params()[name]
             changed[name] = changed[name] | {key: read[key] for key in weights}
         return changed

@@ -1,7 +1,7 @@
 """Settings of environments: frozen dataclasses, one per concern, and readers of single values.
 
-Configurations and command lines use flat keys; `from_flat` distributes them to the dataclasses. A reader
-returns the validated value or raises a ValueError that lists the allowed values.
+Configurations and command lines use flat keys; `unflatten_settings` distributes them to the dataclasses. A
+reader returns the validated value or raises a ValueError that lists the allowed values.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from algos.checks import is_number
 T = TypeVar("T")
 
 
-def setting(default: Any, read: Callable | None = None, *bounds) -> Any:
+def setting_field(default: Any, read: Callable | None = None, *bounds) -> Any:
     """Declares a field of `Settings`: its value is `read(name, value, *bounds)`, or the given one."""
     check = None if read is None else lambda name, value: read(name, value, *bounds)
     return field(default_factory=lambda: default, metadata={"read": check})
@@ -32,7 +32,7 @@ class Settings:
                 object.__setattr__(self, one.name, read(one.name, getattr(self, one.name)))
 
 
-def from_flat(kind: type[T], given: Mapping[str, Any]) -> T:
+def unflatten_settings(kind: type[T], given: Mapping[str, Any]) -> T:
     """Builds a dataclass of `Settings` from flat keys; missing ones take their defaults.
 
     Raises:
@@ -48,8 +48,8 @@ def from_flat(kind: type[T], given: Mapping[str, Any]) -> T:
     return kind(**{name: group(**chosen[name]) for name, group in groups.items()})
 
 
-def flat(settings: Any) -> dict[str, Any]:
-    """Returns flat keys and values, the inverse of `from_flat`."""
+def flatten_settings(settings: Any) -> dict[str, Any]:
+    """Returns flat keys and values, the inverse of `unflatten_settings`."""
     groups = [getattr(settings, one.name) for one in fields(settings)]
     return {one.name: getattr(group, one.name) for group in groups for one in fields(group)}
 
@@ -64,8 +64,8 @@ def read_fields(readers: Readers, given: Mapping[str, Any], limits: Any) -> dict
 
 
 def read_all(readers: Readers, chosen: Any, limits: Any) -> dict[str, Any]:
-    """Applies `read_fields` to all keys of `readers`, from settings `chosen` as built by `from_flat`."""
-    given = flat(chosen)
+    """Applies all `readers` to the settings `chosen`, which `unflatten_settings` built."""
+    given = flatten_settings(chosen)
     return read_fields(readers, {key: given[key] for key in readers}, limits)
 
 
@@ -77,7 +77,7 @@ def refuse_fixed(given: Mapping[str, Any], changeable: Sequence[str]) -> None:
             raise ValueError(f"env.{key}: cannot change between episodes; allowed: {allowed}")
 
 
-def number(name: str, value, low: float = -np.inf, high: float = np.inf) -> float:
+def read_number(name: str, value, low: float = -np.inf, high: float = np.inf) -> float:
     """Returns `value` as a float; raises ValueError unless it is finite and within [low, high]."""
     if not is_number(value) or not low <= value <= high:
         bounds = f"a number in [{low:g}, {high:g}]" if np.isfinite([low, high]).any() else "a finite number"
@@ -85,65 +85,65 @@ def number(name: str, value, low: float = -np.inf, high: float = np.inf) -> floa
     return float(value)
 
 
-def whole(name: str, value, low: int, high: int = 2**31 - 1) -> int:
+def read_whole(name: str, value, low: int, high: int = 2**31 - 1) -> int:
     """Returns `value` as an int; raises ValueError unless it is a whole number within [low, high]."""
-    if number(name, value, low, high) != int(value):
+    if read_number(name, value, low, high) != int(value):
         raise ValueError(f"env.{name}={value!r}: must be a whole number")
     return int(value)
 
 
-def choice(name: str, value, allowed: Sequence[str]) -> str:
+def read_choice(name: str, value, allowed: Sequence[str]) -> str:
     """Returns `value`; raises ValueError unless it is one of `allowed`."""
     if value not in allowed:
         raise ValueError(f"env.{name}={value!r}: unknown; allowed: {', '.join(allowed)}")
     return value
 
 
-def choices(name: str, value: str | Sequence[str] | None, allowed: Sequence[str]) -> tuple[str, ...]:
+def read_choices(name: str, value: str | Sequence[str] | None, allowed: Sequence[str]) -> tuple[str, ...]:
     """Returns one or several names as a tuple; raises ValueError unless each is one of `allowed`."""
     given = (value,) if isinstance(value, str) else value or ()
     if not isinstance(given, Sequence):
         raise ValueError(f"env.{name}={value!r}: unknown; allowed: {', '.join(allowed)}")
-    return tuple(choice(name, one, allowed) for one in given)
+    return tuple(read_choice(name, one, allowed) for one in given)
 
 
-def switch(name: str, value) -> bool:
+def read_switch(name: str, value) -> bool:
     """Returns `value`; raises ValueError unless it is a bool."""
     if not isinstance(value, bool):
         raise ValueError(f"env.{name}={value!r}: must be true or false")
     return value
 
 
-def mapping(name: str, value) -> Mapping:
+def read_mapping(name: str, value) -> Mapping:
     """Returns a mapping, empty for None; raises ValueError for anything else."""
     if value is not None and not isinstance(value, Mapping):
         raise ValueError(f"env.{name}={value!r}: must be a mapping")
     return value or {}
 
 
-def numbers(name: str, value, count: int, low: float = -np.inf) -> tuple[float, ...]:
+def read_numbers(name: str, value, count: int, low: float = -np.inf) -> tuple[float, ...]:
     """Reads `count` numbers of at least `low`; raises ValueError for anything else."""
     if isinstance(value, str | Mapping) or not isinstance(value, Sequence) or len(value) != count:
         raise ValueError(f"env.{name}={value!r}: must be {count} numbers")
-    return tuple(number(name, one, low) for one in value)
+    return tuple(read_number(name, one, low) for one in value)
 
 
-def interval(name: str, value, low: float = -np.inf, high: float = np.inf) -> tuple[float, float]:
+def read_interval(name: str, value, low: float = -np.inf, high: float = np.inf) -> tuple[float, float]:
     """Reads one number or an ordered pair as a closed interval within [low, high]; else raises ValueError."""
     ends = [value, value] if isinstance(value, Real) else value
     if isinstance(ends, str | Mapping) or not isinstance(ends, Sequence) or len(ends) != 2:
         raise ValueError(f"env.{name}={value!r}: must be one number or [low, high]")
-    first, second = (number(name, end, low, high) for end in ends)
+    first, second = (read_number(name, end, low, high) for end in ends)
     if first > second:
         raise ValueError(f"env.{name}={value!r}: the first number must not exceed the second")
     return first, second
 
 
-def map_weights(weights: Sequence[float] | None, maps: int) -> np.ndarray:
+def read_map_weights(weights: Sequence[float] | None, maps: int) -> np.ndarray:
     """Returns relative sampling weights of maps, float32 `[M]`; equal by default."""
     if weights is not None and (isinstance(weights, str) or not isinstance(weights, Sequence)):
         raise ValueError(f"env.map_weights={weights!r}: must be {maps} weights, one of them positive")
-    values = [number("map_weights", weight, 0.0) for weight in (weights or [1.0] * maps)]
+    values = [read_number("map_weights", weight, 0.0) for weight in (weights or [1.0] * maps)]
     if len(values) != maps or sum(values) <= 0:
         raise ValueError(f"env.map_weights={weights!r}: must be {maps} weights, one of them positive")
     return np.array(values, np.float32)

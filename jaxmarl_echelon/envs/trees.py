@@ -12,7 +12,7 @@ from algos.types import PyTree
 SLICE = 8
 
 
-def in_slices(fn: Callable[[PyTree], PyTree], inputs: PyTree) -> PyTree:
+def map_in_chunks(fn: Callable[[PyTree], PyTree], inputs: PyTree) -> PyTree:
     """Maps a batched function over slices of at most `SLICE` rows; it compiles faster than one batch."""
     number = jax.tree.leaves(inputs)[0].shape[0]
     size = math.gcd(number, SLICE)
@@ -21,14 +21,14 @@ def in_slices(fn: Callable[[PyTree], PyTree], inputs: PyTree) -> PyTree:
 
 
 @jax.jit
-def masked_mean(values: jax.Array, mask: jax.Array) -> jax.Array:
+def mean_where(values: jax.Array, mask: jax.Array) -> jax.Array:
     """Returns the mean over the last axis of `values` where `mask` (same shape) is set; NaN if empty."""
     number = jnp.sum(mask, axis=-1)
     total = jnp.sum(jnp.where(mask, values, 0), axis=-1)
     return jnp.where(number > 0, total / jnp.maximum(number, 1), jnp.nan)
 
 
-def select(mask: jax.Array, chosen: PyTree, other: PyTree) -> PyTree:
+def select_rows(mask: jax.Array, chosen: PyTree, other: PyTree) -> PyTree:
     """Selects rows: leaves of `chosen` where `mask [E]` is set, of `other` elsewhere."""
 
     def pick(a, b):
@@ -64,7 +64,7 @@ def _is_float(leaf: jax.Array) -> bool:
     return jnp.issubdtype(leaf.dtype, jnp.inexact)
 
 
-def finite(tree: PyTree) -> jax.Array:
+def rows_are_finite(tree: PyTree) -> jax.Array:
     """Tells whether all floats of each row are finite, bool `[E]`; keys and integers are ignored."""
     rows = [
         jnp.isfinite(leaf).reshape(leaf.shape[0], -1).all(1)
@@ -74,12 +74,12 @@ def finite(tree: PyTree) -> jax.Array:
     return jnp.stack(rows).all(0)
 
 
-def finite_part(tree: PyTree) -> PyTree:
+def zero_nonfinite(tree: PyTree) -> PyTree:
     """Returns the tree with non-finite values replaced by 0."""
     return jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, 0) if _is_float(x) else x, tree)
 
 
-def strong(tree: PyTree) -> PyTree:
+def strip_weak_types(tree: PyTree) -> PyTree:
     """Strips weak types, which would cause retraces of functions with the tree as an argument."""
 
     def one(x):

@@ -21,7 +21,7 @@ from rich.progress import track
 _SHOWN_FROM = 8  # fewer jobs need no progress bar
 
 
-def run(
+def run_jobs(
     function: Callable,
     jobs: Sequence[tuple],
     *,

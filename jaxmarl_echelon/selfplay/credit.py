@@ -16,10 +16,17 @@ import jax.numpy as jnp
 from flax import struct
 
 from algos.types import Rollout
-from jaxmarl_echelon.selfplay.rewards import FINAL, SAMPLING, STEP, Context, Transform, chain
+from jaxmarl_echelon.selfplay.rewards import (
+    FINAL_TRANSFORMS,
+    SAMPLING_TRANSFORMS,
+    STEP_TRANSFORMS,
+    RewardContext,
+    RewardTransform,
+    chain_transforms,
+)
 
 PyTree = Any
-STAGES = {"final": FINAL, "step": STEP, "sampling": SAMPLING}
+STAGES = {"final": FINAL_TRANSFORMS, "step": STEP_TRANSFORMS, "sampling": SAMPLING_TRANSFORMS}
 # Options that follow from the run and cannot be configured.
 DERIVED = ("seats", "games")
 
@@ -31,9 +38,9 @@ class TransformSettings:
     A transform is given by its name, or by a mapping of `name` and its options.
 
     Attributes:
-      final: transforms of each trajectory's final reward; names of `rewards.FINAL`.
-      step: transforms of each decision's reward; names of `rewards.STEP`.
-      sampling: transforms of the training batch; names of `rewards.SAMPLING`.
+      final: transforms of each trajectory's final reward; names of `rewards.FINAL_TRANSFORMS`.
+      step: transforms of each decision's reward; names of `rewards.STEP_TRANSFORMS`.
+      sampling: transforms of the training batch; names of `rewards.SAMPLING_TRANSFORMS`.
       whole_games: in turn games, whether all games begin with a rollout: games still running at its end are
         truncated, and games that may be longer than a rollout are rejected. If False, the decisions of a game
         in a rollout before the one in which it ends are not trained on.
@@ -59,19 +66,19 @@ class TransformSettings:
         """Whether any transform is configured."""
         return bool(self.final or self.step or self.sampling)
 
-    def stage(self, stage: str) -> list["Named"]:
+    def stage(self, stage: str) -> list["NamedTransform"]:
         """Returns the transforms of a stage; raises ValueError for unknown names."""
-        return [named(stage, one) for one in getattr(self, stage)]
+        return [parse_transform(stage, one) for one in getattr(self, stage)]
 
 
-class Named(NamedTuple):
+class NamedTransform(NamedTuple):
     """Name, stage and options of a transform."""
 
     stage: str
     name: str
     options: Mapping[str, Any]
 
-    def build(self, seats: int = 1) -> Transform:
+    def build(self, seats: int = 1) -> RewardTransform:
         """Builds the transform; raises ValueError for unknown options and for values of the wrong type.
 
         Args:
@@ -92,16 +99,16 @@ class Named(NamedTuple):
         return make(**self.options, **derived)
 
 
-def named(stage: str, given: Any) -> Named:
+def parse_transform(stage: str, given: Any) -> NamedTransform:
     """Parses a transform of a configuration's list; raises ValueError for an unknown name."""
     options = dict(given) if isinstance(given, Mapping) else {"name": given}
     name = options.pop("name", None)
     if name not in STAGES[stage]:
         raise ValueError(f"transforms.{stage}={name}: unknown transform; allowed: {', '.join(STAGES[stage])}")
-    return Named(stage, name, options)
+    return NamedTransform(stage, name, options)
 
 
-class Story(NamedTuple):
+class TrajectoryInfo(NamedTuple):
     """Inputs of the transforms for a rollout, in addition to its rewards; arrays `[T, E, A]`.
 
     Attributes:
@@ -120,7 +127,7 @@ class Story(NamedTuple):
 
 
 @struct.dataclass
-class CreditState:
+class TransformState:
     """State of the transforms between rollouts.
 
     Attributes:
@@ -132,7 +139,7 @@ class CreditState:
     running: jax.Array
 
 
-class Credit(NamedTuple):
+class AdvantageTransforms(NamedTuple):
     """Reward transforms of one learner as pure functions.
 
     Attributes:
@@ -147,35 +154,37 @@ class Credit(NamedTuple):
     scored: bool = False
 
 
-def make_credit(settings: TransformSettings, seats: int) -> Credit:
+def make_advantage_transforms(settings: TransformSettings, seats: int) -> AdvantageTransforms:
     """Builds the transforms of a learner that plays `seats` seats or roles."""
-    stages = {stage: chain([one.build(seats) for one in settings.stage(stage)]) for stage in STAGES}
+    stages = {
+        stage: chain_transforms([one.build(seats) for one in settings.stage(stage)]) for stage in STAGES
+    }
 
     def init(columns):
         states = {stage: transform.init() for stage, transform in stages.items()}
-        return CreditState(states, jnp.zeros(columns))
+        return TransformState(states, jnp.zeros(columns))
 
     def apply(state, rollout, story):
-        running, total = totals(state.running.reshape(rollout.reward.shape[1:]), rollout)
+        running, total = sum_per_trajectory(state.running.reshape(rollout.reward.shape[1:]), rollout)
         after = {}
         after["final"], final = stages["final"].apply(
-            state.stages["final"], total, Context(story.ended, seat=story.seat, score=story.score)
+            state.stages["final"], total, RewardContext(story.ended, seat=story.seat, score=story.score)
         )
         over = rollout.boundary if story.over is None else story.over
-        reward, known, to_come = spread(final, rollout.alive, story.ended, over)
+        reward, known, to_come = broadcast_to_decisions(final, rollout.alive, story.ended, over)
         learnt = rollout.alive & known
         # Actions of masked spaces are always well-formed and legal.
         right = jnp.ones(learnt.shape, bool)
-        context = Context(learnt, seat=story.seat, formed=right, invalid=~right, to_come=to_come)
+        context = RewardContext(learnt, seat=story.seat, well_formed=right, invalid=~right, to_come=to_come)
         after["step"], reward = stages["step"].apply(state.stages["step"], reward, context)
         after["sampling"], reward = stages["sampling"].apply(state.stages["sampling"], reward, context)
         advantage = jnp.where(learnt, reward, 0.0)
-        return CreditState(after, running.ravel()), rollout.replace(advantage=advantage, alive=learnt)
+        return TransformState(after, running.ravel()), rollout.replace(advantage=advantage, alive=learnt)
 
-    return Credit(init, apply, stages["final"].scored)
+    return AdvantageTransforms(init, apply, stages["final"].scored)
 
 
-def totals(running: jax.Array, rollout: Rollout) -> tuple[jax.Array, jax.Array]:
+def sum_per_trajectory(running: jax.Array, rollout: Rollout) -> tuple[jax.Array, jax.Array]:
     """Sums rewards per trajectory: after the rollout, `[E, A]`, and after each row, `[T, E, A]`."""
 
     def step(total, row):
@@ -186,7 +195,7 @@ def totals(running: jax.Array, rollout: Rollout) -> tuple[jax.Array, jax.Array]:
     return jax.lax.scan(step, running, (rollout.reward, rollout.paid, rollout.reset))
 
 
-def spread(
+def broadcast_to_decisions(
     final: jax.Array, alive: jax.Array, ended: jax.Array, over: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Assigns each trajectory's final reward to all of its decisions.
@@ -194,7 +203,7 @@ def spread(
     Args:
       final: `[T, E, A]` rewards of the trajectories that ended with each row.
       alive: `[T, E, A]` bool; rows that are decisions.
-      ended, over: `[T, E, A]` bool as in `Story`; `over` without `ended` marks a truncation.
+      ended, over: `[T, E, A]` bool as in `TrajectoryInfo`; `over` without `ended` marks a truncation.
 
     Returns:
       the reward, whether it is known, and the number of later decisions of the same trajectory, each

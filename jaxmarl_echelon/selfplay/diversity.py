@@ -1,7 +1,7 @@
 """Diversity of play against each entry of a pool: shares of distinct n-grams of moves.
 
-The moves of the last `GAMES` games against each entry are stored, and all statistics are counted from these
-stored games. See docs/reference/selfplay.md 3.5.
+The moves of the last `GAMES_KEPT` games against each entry are stored, and all statistics are counted from
+these stored games. See docs/reference/selfplay.md 3.5.
 """
 
 import math
@@ -13,24 +13,24 @@ from flax import struct
 from algos import collectives
 from jaxmarl_echelon.envs.spaces import Discrete, MultiDiscrete
 
-GAMES = 512
+GAMES_KEPT = 512
 BUCKETS = 2**14
 GRAMS = (1, 2, 3, 4)
 # Length of the n-grams read by the matchmaking mode "exploration".
-MODE = 2
-NOTHING = -1
+MATCHMAKING_GRAM = 2
+NO_MOVE = -1
 # Knuth's multiplicative hash: odd, so that multiplication modulo a power of 2 is a bijection.
 FACTOR = 2654435761
 
 
 @struct.dataclass
-class Plays:
+class MoveHistory:
     """Moves of the running games, and of the last games against n entries, in one shard.
 
     Attributes:
-      running: `[E, L]` int32 moves of all seats so far, padded with `NOTHING`.
-      kept: `[n, GAMES, L]` int32 moves of finished games, padded with `NOTHING`.
-      written: `[n]` int32 number of games written so far; the ring holds the newest `GAMES` of them.
+      running: `[E, L]` int32 moves of all seats so far, padded with `NO_MOVE`.
+      kept: `[n, GAMES, L]` int32 moves of finished games, padded with `NO_MOVE`.
+      written: `[n]` int32 number of games written so far; the ring holds the newest `GAMES_KEPT` of them.
     """
 
     running: jax.Array
@@ -38,21 +38,21 @@ class Plays:
     written: jax.Array
 
 
-def init(environments: int, entries: int, longest: int) -> Plays:
+def init(environments: int, entries: int, longest: int) -> MoveHistory:
     """Returns an empty record for games of at most `longest` moves."""
-    return Plays(
-        jnp.full((environments, longest), NOTHING, jnp.int32),
-        jnp.full((entries, GAMES, longest), NOTHING, jnp.int32),
+    return MoveHistory(
+        jnp.full((environments, longest), NO_MOVE, jnp.int32),
+        jnp.full((entries, GAMES_KEPT, longest), NO_MOVE, jnp.int32),
         jnp.zeros(entries, jnp.int32),
     )
 
 
-def number_of(space: Discrete | MultiDiscrete) -> int:
+def action_count(space: Discrete | MultiDiscrete) -> int:
     """Number of distinct moves in an action space."""
     return space.n if isinstance(space, Discrete) else math.prod(space.sizes)
 
 
-def as_number(space: Discrete | MultiDiscrete, action: jax.Array) -> jax.Array:
+def encode_actions(space: Discrete | MultiDiscrete, action: jax.Array) -> jax.Array:
     """Encodes actions as integers `[...]`, from `[...]` or, for several choices, `[..., choices]`."""
     if isinstance(space, Discrete):
         return action
@@ -62,12 +62,14 @@ def as_number(space: Discrete | MultiDiscrete, action: jax.Array) -> jax.Array:
     return found
 
 
-def noted(plays: Plays, move: jax.Array, ended: jax.Array, entry: jax.Array, over: jax.Array) -> Plays:
+def record_ply(
+    plays: MoveHistory, move: jax.Array, ended: jax.Array, entry: jax.Array, over: jax.Array
+) -> MoveHistory:
     """Adds one ply of E environments to the record.
 
     Args:
       plays: the record before the ply.
-      move: `[E]` int32; `NOTHING` for forced plies.
+      move: `[E]` int32; `NO_MOVE` for forced plies.
       ended: `[E]` bool; a game ended with this ply.
       entry: `[E]` int32 opponent entry; 0 for mirror games, which are not stored.
       over: `[E]` bool; the next ply begins a new game, for any reason.
@@ -78,23 +80,23 @@ def noted(plays: Plays, move: jax.Array, ended: jax.Array, entry: jax.Array, ove
     number = jnp.sum(mine, axis=0, dtype=jnp.int32)
     rank = jnp.sum(jnp.where(mine, jnp.cumsum(mine, axis=0) - 1, 0), axis=1)
     # If more games end at once than fit, only the last ones are stored, so no place is written twice.
-    stays = jnp.any(mine, axis=1) & (number[entry] - rank <= GAMES)
-    slot = jnp.where(stays, (plays.written[entry] + rank) % GAMES, GAMES)
-    return Plays(
-        jnp.where(over[:, None], NOTHING, running),
+    stays = jnp.any(mine, axis=1) & (number[entry] - rank <= GAMES_KEPT)
+    slot = jnp.where(stays, (plays.written[entry] + rank) % GAMES_KEPT, GAMES_KEPT)
+    return MoveHistory(
+        jnp.where(over[:, None], NO_MOVE, running),
         plays.kept.at[entry, slot].set(running, mode="drop"),
         plays.written + number,
     )
 
 
-def forgotten(plays: Plays, entries: jax.Array) -> Plays:
+def clear_entries(plays: MoveHistory, entries: jax.Array) -> MoveHistory:
     """Clears the games against `entries [n]` bool, whose slots are reused."""
-    kept = jnp.where(entries[:, None, None], NOTHING, plays.kept)
+    kept = jnp.where(entries[:, None, None], NO_MOVE, plays.kept)
     return plays.replace(kept=kept, written=jnp.where(entries, 0, plays.written))
 
 
-def buckets(moves: jax.Array, number: int, n: int) -> jax.Array:
-    """Bucket index of each n-gram of moves `[..., L]`: `[..., L - n + 1]`; `NOTHING` in the padding.
+def hash_ngrams(moves: jax.Array, number: int, n: int) -> jax.Array:
+    """Bucket index of each n-gram of moves `[..., L]`: `[..., L - n + 1]`; `NO_MOVE` in the padding.
 
     Exact if the `number`^n possible n-grams fit into `BUCKETS`, else hashed.
     """
@@ -105,17 +107,17 @@ def buckets(moves: jax.Array, number: int, n: int) -> jax.Array:
         found = found * jnp.uint32(number) + part.astype(jnp.uint32)
     if number**n > BUCKETS:
         found = (found * jnp.uint32(FACTOR)) >> jnp.uint32(32 - 14)
-    return jnp.where(parts[-1] >= 0, found.astype(jnp.int32), NOTHING)
+    return jnp.where(parts[-1] >= 0, found.astype(jnp.int32), NO_MOVE)
 
 
-def distinct(plays: Plays, number: int, n: int) -> jax.Array:
+def distinct_ngram_share(plays: MoveHistory, number: int, n: int) -> jax.Array:
     """Returns the share `[entries]` of distinct n-grams in all shards' games per entry; 1 without games."""
     if plays.kept.shape[-1] < n:
         return jnp.ones(plays.written.shape)
-    found = buckets(plays.kept, number, n)
+    found = hash_ngrams(plays.kept, number, n)
     entry = jnp.arange(found.shape[0])[:, None, None]
     there = found >= 0
     table = jnp.zeros((found.shape[0], BUCKETS), jnp.int32)
-    table = collectives.sum(table.at[entry, jnp.where(there, found, BUCKETS)].add(1, mode="drop"))
+    table = collectives.sum_over_shards(table.at[entry, jnp.where(there, found, BUCKETS)].add(1, mode="drop"))
     total = jnp.sum(table, axis=1)
     return jnp.where(total > 0, jnp.sum(table > 0, axis=1) / jnp.maximum(total, 1), 1.0)

@@ -19,7 +19,7 @@ STEPS = 64
 
 
 @dataclass(frozen=True)
-class Elo:
+class EloSettings:
     """Constants of Elo ratings.
 
     Attributes:
@@ -32,7 +32,7 @@ class Elo:
 
 
 @dataclass(frozen=True)
-class Glicko:
+class GlickoSettings:
     """Constants of Glicko-2: rating, deviation and volatility of a new player."""
 
     start: float = 1500.0
@@ -45,13 +45,13 @@ def elo_expected(ours: jax.Array, theirs: jax.Array) -> jax.Array:
     return jax.nn.sigmoid((ours - theirs) * (math.log(10.0) / 400.0))
 
 
-def rate_elo(rules: Elo, ours: jax.Array, theirs: jax.Array, score: jax.Array, games: jax.Array):
+def rate_elo(rules: EloSettings, ours: jax.Array, theirs: jax.Array, score: jax.Array, games: jax.Array):
     """Returns both ratings after a period of `games` games, in which the first player scored `score`."""
     change = rules.k * (score - games * elo_expected(ours, theirs))
     return ours + change, theirs - change
 
 
-def impact(deviation: jax.Array) -> jax.Array:
+def deviation_weight(deviation: jax.Array) -> jax.Array:
     """Returns Glicko's g, the weight of a result by the opponent's deviation (on the Elo scale)."""
     return 1.0 / jnp.sqrt(1.0 + 3.0 * (deviation / SCALE) ** 2 / math.pi**2)
 
@@ -59,10 +59,10 @@ def impact(deviation: jax.Array) -> jax.Array:
 def glicko_expected(ours: jax.Array, theirs: jax.Array) -> jax.Array:
     """Returns the expected score of `ours [..., 3]` against `theirs [..., 3]`, using both deviations."""
     both = jnp.sqrt(ours[..., 1] ** 2 + theirs[..., 1] ** 2)
-    return jax.nn.sigmoid(impact(both) * (ours[..., 0] - theirs[..., 0]) / SCALE)
+    return jax.nn.sigmoid(deviation_weight(both) * (ours[..., 0] - theirs[..., 0]) / SCALE)
 
 
-class Evidence(NamedTuple):
+class PeriodEvidence(NamedTuple):
     """Evidence of a rating period about a player, on Glicko-2's internal scale; 0 without games.
 
     Attributes:
@@ -74,12 +74,12 @@ class Evidence(NamedTuple):
     surprise: jax.Array
 
 
-def weigh_games(player: jax.Array, others: jax.Array, score: jax.Array, games: jax.Array) -> Evidence:
+def weigh_games(player: jax.Array, others: jax.Array, score: jax.Array, games: jax.Array) -> PeriodEvidence:
     """Computes a player's evidence from the games of a period; arguments as for `rate_glicko`."""
-    g = impact(others[:, 1])
+    g = deviation_weight(others[:, 1])
     ahead = g * (player[0] - others[:, 0]) / SCALE
     e, other = jax.nn.sigmoid(ahead), jax.nn.sigmoid(-ahead)
-    return Evidence(jnp.sum(games * g**2 * e * other), jnp.sum(g * (score - games * e)))
+    return PeriodEvidence(jnp.sum(games * g**2 * e * other), jnp.sum(g * (score - games * e)))
 
 
 def rate_glicko(player: jax.Array, others: jax.Array, score: jax.Array, games: jax.Array) -> jax.Array:
@@ -98,7 +98,7 @@ def rate_glicko(player: jax.Array, others: jax.Array, score: jax.Array, games: j
     return settle_rating(drift_rating(player, evidence), evidence)
 
 
-def drift_rating(player: jax.Array, evidence: Evidence) -> jax.Array:
+def drift_rating(player: jax.Array, evidence: PeriodEvidence) -> jax.Array:
     """Returns a player's rating `[3]` with the new volatility and the deviation increased by it."""
     deviation, volatility = player[1] / SCALE, player[2]
     idle = evidence.precision <= 0
@@ -107,7 +107,7 @@ def drift_rating(player: jax.Array, evidence: Evidence) -> jax.Array:
     return jnp.stack([player[0], SCALE * jnp.sqrt(deviation**2 + new**2), new])
 
 
-def settle_rating(player: jax.Array, evidence: Evidence) -> jax.Array:
+def settle_rating(player: jax.Array, evidence: PeriodEvidence) -> jax.Array:
     """Returns a player's rating `[3]` updated with the evidence of a period."""
     variance = 1.0 / ((SCALE / player[1]) ** 2 + evidence.precision)
     moved = player[0] + SCALE * variance * evidence.surprise

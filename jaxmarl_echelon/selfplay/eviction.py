@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxmarl_echelon.selfplay.settings import IDLE
 
 
-class Slots(NamedTuple):
+class BankSlots(NamedTuple):
     """Inputs of the eviction rules: the state of the bank's slots.
 
     Attributes:
@@ -34,7 +34,7 @@ class Slots(NamedTuple):
     drawn: jax.Array | None = None
 
 
-def choose(rule: str, slots: Slots) -> tuple[jax.Array, jax.Array]:
+def choose_slot(rule: str, slots: BankSlots) -> tuple[jax.Array, jax.Array]:
     """Returns the slot for a new snapshot (int32: an empty one, else by the rule), and whether one exists."""
     empty = ~slots.filled
     cost = jnp.where(slots.free, RULES[rule](slots), jnp.inf)
@@ -43,23 +43,23 @@ def choose(rule: str, slots: Slots) -> tuple[jax.Array, jax.Array]:
     return place.astype(jnp.int32), jnp.any(empty) | jnp.any(slots.free & jnp.isfinite(cost))
 
 
-def oldest(slots: Slots) -> jax.Array:
+def evict_oldest(slots: BankSlots) -> jax.Array:
     """Evicts the oldest snapshot."""
     return slots.iteration.astype(jnp.float32)
 
 
-def weakest(slots: Slots) -> jax.Array:
+def evict_weakest(slots: BankSlots) -> jax.Array:
     """Evicts the lowest rating bound; snapshots with too few games come last."""
     return jnp.where(slots.tried, slots.lower, jnp.max(slots.lower) + 1.0)
 
 
-def idle(slots: Slots) -> jax.Array:
-    """Evicts snapshots of probability 0 as opponents first, by lowest rating bound, then as `weakest`."""
+def evict_idle(slots: BankSlots) -> jax.Array:
+    """Evicts snapshots that are never drawn first, by lowest rating bound, then as `evict_weakest`."""
     span = jnp.max(slots.lower) - jnp.min(slots.lower)
-    return jnp.where(slots.drawn, weakest(slots) + span + 1.0, slots.lower)
+    return jnp.where(slots.drawn, evict_weakest(slots) + span + 1.0, slots.lower)
 
 
-def spaced(slots: Slots) -> jax.Array:
+def evict_spaced(slots: BankSlots) -> jax.Array:
     """Keeps ages in a geometric progression: evicts the smallest gap relative to age, never the oldest."""
     s = jnp.where(slots.filled, slots.iteration, slots.now)
     older, newer = s[None, :] < s[:, None], s[None, :] > s[:, None]
@@ -69,7 +69,7 @@ def spaced(slots: Slots) -> jax.Array:
     return jnp.where(before >= 0, gap, jnp.inf)
 
 
-def similar(slots: Slots) -> jax.Array:
+def evict_similar(slots: BankSlots) -> jax.Array:
     """Evicts the older of the two snapshots with the closest scores against common opponents."""
     common = slots.met[:, None] & slots.met[None] & slots.filled[:, None, None] & slots.filled[None, :, None]
     apart = jnp.abs(slots.payoff[:, None] - slots.payoff[None])
@@ -82,4 +82,10 @@ def similar(slots: Slots) -> jax.Array:
     return jnp.where(jnp.isfinite(distance), distance, late)
 
 
-RULES = {"oldest": oldest, "spaced": spaced, "weakest": weakest, "similar": similar, IDLE: idle}
+RULES = {
+    "oldest": evict_oldest,
+    "spaced": evict_spaced,
+    "weakest": evict_weakest,
+    "similar": evict_similar,
+    IDLE: evict_idle,
+}

@@ -9,58 +9,60 @@ import jax.numpy as jnp
 
 from jaxmarl_echelon.selfplay import eviction, league
 from jaxmarl_echelon.selfplay import pool as pool_lib
-from jaxmarl_echelon.selfplay.league import gathered
+from jaxmarl_echelon.selfplay.league import gather_learners
 from jaxmarl_echelon.selfplay.pool import SNAPSHOT, Pool, PoolState, PyTree
-from jaxmarl_echelon.selfplay.ratings import Games, Pairs
+from jaxmarl_echelon.selfplay.ratings import PairResults, RankedGames
 
 
-def after_update(
+def update_league_pool(
     pool: Pool,
     state: PoolState,
     key: jax.Array,
     counts: jax.Array,
     policy: PyTree,
-    games: Games | None = None,
+    games: RankedGames | None = None,
     points: jax.Array | None = None,
 ) -> tuple[PoolState, jax.Array]:
-    """Updates the pool of a league's learner after its learning step; arguments as `pool.after_update`.
+    """Updates the pool of a league's learner after its learning step; arguments as `pool.update_league_pool`.
 
     Returns:
       the pool, and whether the learner is reset to its initial weights.
     """
     settings = pool.settings
     key_draw, key_reset, key_games = jax.random.split(key, 3)
-    changes = pool_lib.due(pool, state.updates)
+    changes = pool_lib.groups_due_for_change(pool, state.updates)
     member, first = state.league.member, settings.learners
-    common = league.order(settings.entries, member)
+    common = league.common_numbering(settings.entries, member)
     if games is not None:
         games = games._replace(entries=common[games.entries])
     scores = None if points is None else points[common]
-    rating = ratings(key_games, pool, state.rating[common], counts[common], games, scores)
-    state = pool_lib.rated(pool, state, counts, rating[common], points)
+    rating = rate_league(key_games, pool, state.rating[common], counts[common], games, scores)
+    state = pool_lib.record_ratings(pool, state, counts, rating[common], points)
 
     # Slots have the same index for all learners; a slot is in use if any learner plays it.
-    held = jnp.any(gathered(pool_lib.held(state, changes)), axis=0)
+    held = jnp.any(gather_learners(pool_lib.entries_in_use(state, changes)), axis=0)
     own_first = first + member * settings.capacity
-    place, found = eviction.choose(settings.evict, pool_lib.bank_slots(pool, state, held, own_first))
-    score = league.worst(pool_lib.standing(pool, state), settings.roles, member)
-    takes = found & league.ready(score, state.waited, settings.snapshot_every)
-    resets = takes & league.begins_anew(key_reset, jnp.array(settings.roles)[member])
-    state = noted(pool, state, rating, takes, own_first + place, resets)
+    place, found = eviction.choose_slot(settings.evict, pool_lib.eviction_slots(pool, state, held, own_first))
+    score = league.worst_score(pool_lib.league_view(pool, state), settings.roles, member)
+    takes = found & league.ready_for_snapshot(score, state.waited, settings.snapshot_every)
+    resets = takes & league.should_reset(key_reset, jnp.array(settings.roles)[member])
+    state = record_snapshots(pool, state, rating, takes, own_first + place, resets)
     bank = jax.tree.map(
-        lambda x, y: jnp.where(takes, x.at[place].set(y), x), state.bank, pool_lib.stored(settings, policy)
+        lambda x, y: jnp.where(takes, x.at[place].set(y), x),
+        state.bank,
+        pool_lib.to_bank_precision(settings, policy),
     )
     membership = state.league.replace(resets=state.league.resets + resets)
     state = state.replace(bank=bank, league=membership)
-    return pool_lib.redraw(pool, state, key_draw, changes), resets
+    return pool_lib.redraw_opponents(pool, state, key_draw, changes), resets
 
 
-def ratings(
+def rate_league(
     key: jax.Array,
     pool: Pool,
     rating: jax.Array,
     counts: jax.Array,
-    games: Games | None = None,
+    games: RankedGames | None = None,
     points: jax.Array | None = None,
 ) -> jax.Array:
     """Returns ratings `[n, D]` after the games of all learners, in the common numbering.
@@ -71,20 +73,20 @@ def ratings(
       rating: `[n, D]` before the games, equal for all learners.
       counts: `[n, 3]` int32 wins, draws and losses of this learner against each entry.
       games: this learner's games of more than two seats; None for two-seat games.
-      points: `[n]` float32, see `ratings.Pairs`; None if scores follow from `counts`.
+      points: `[n]` float32, see `ratings.PairResults`; None if scores follow from `counts`.
     """
     entries, learners = pool.settings.entries, pool.settings.learners
-    everybody = gathered((rating, counts, games, points))
+    everybody = gather_learners((rating, counts, games, points))
     first, second = jnp.divmod(jnp.arange(learners * entries), entries)
     moves = jnp.arange(entries) < learners
     scores = None if points is None else everybody[3].reshape(-1)
-    pairs = Pairs(first, second, everybody[1].reshape(-1, 3), scores)
+    pairs = PairResults(first, second, everybody[1].reshape(-1, 3), scores)
     joined = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), everybody[2])
-    common_key = jax.random.wrap_key_data(gathered(jax.random.key_data(key))[0])
+    common_key = jax.random.wrap_key_data(gather_learners(jax.random.key_data(key))[0])
     return pool.system.after(common_key, everybody[0][0], pairs, moves, joined)
 
 
-def noted(
+def record_snapshots(
     pool: Pool, state: PoolState, rating: jax.Array, takes: jax.Array, entry: jax.Array, resets: jax.Array
 ) -> PoolState:
     """Updates the tables (all but the bank) for the snapshots and resets of all learners.
@@ -98,15 +100,15 @@ def noted(
       resets: bool; whether this learner is reset.
     """
     learners, n = pool.settings.learners, pool.settings.entries
-    common = league.order(n, state.league.member)
-    all_take, entries, anew = gathered((takes, entry, resets))
+    common = league.common_numbering(n, state.league.member)
+    all_take, entries, anew = gather_learners((takes, entry, resets))
     number = state.taken + jnp.cumsum(all_take) - all_take
 
     def filled(x, values):
         chosen = all_take.reshape((-1,) + (1,) * (x.ndim - 1))
         return x.at[entries].set(jnp.where(chosen, values, x[entries]))
 
-    rating = filled(rating, jax.vmap(pool.system.heir)(rating[:learners]))
+    rating = filled(rating, jax.vmap(pool.system.snapshot_rating)(rating[:learners]))
     anew = jnp.zeros(n, bool).at[:learners].set(anew)
     rating = jnp.where(anew[:, None], jnp.array(pool.system.prior, jnp.float32), rating)
     fresh = filled(anew, True)[common]

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 from jaxmarl_echelon.selfplay.ratings import RatingSystem
 from jaxmarl_echelon.selfplay.settings import COMMANDERS, MIRROR, PoolSettings
 
-NOTHING = 1e-10
+EPSILON = 1e-10
 
 
-class Candidates(NamedTuple):
+class OpponentCandidates(NamedTuple):
     """Inputs of the matchmaking modes: facts about the entries `[n]`; entry 0 is the learner.
 
     Attributes:
@@ -45,17 +45,19 @@ class Candidates(NamedTuple):
     commander: jax.Array | None = None
 
 
-def payoffs(settings: PoolSettings, score: jax.Array, games: jax.Array, expected: jax.Array) -> jax.Array:
+def compute_payoffs(
+    settings: PoolSettings, score: jax.Array, games: jax.Array, expected: jax.Array
+) -> jax.Array:
     """Computes scores `[...]` in [0, 1] from points and games, by default with the expected score as a prior.
 
     Without the prior, the score of a pair without games is 1/2.
     """
     if settings.prior == "none":
-        return jnp.where(games > 0, score / jnp.maximum(games, NOTHING), 0.5)
+        return jnp.where(games > 0, score / jnp.maximum(games, EPSILON), 0.5)
     return (score + settings.prior_games * expected) / (games + settings.prior_games)
 
 
-def candidates(
+def make_candidates(
     settings: PoolSettings,
     system: RatingSystem,
     rating: jax.Array,
@@ -65,7 +67,7 @@ def candidates(
     lag: jax.Array,
     distinct: jax.Array,
     commander: jax.Array | None = None,
-) -> Candidates:
+) -> OpponentCandidates:
     """Builds the candidates of a pool.
 
     Args:
@@ -75,17 +77,17 @@ def candidates(
       points, games: `[n]` float32 of the learner against each entry.
       kinds: two bool arrays `[n]`: may be drawn; is a snapshot.
       lag: `[n]` int32.
-      distinct: `[n]` float32 diversity of the games against each entry; see `Candidates`.
+      distinct: `[n]` float32 diversity of the games against each entry; see `OpponentCandidates`.
       commander: `[n]` bool; None without promotions.
     """
     expected = system.expected(rating[0], rating)
-    return Candidates(
+    return OpponentCandidates(
         open=kinds[0],
         snapshot=kinds[1],
         lag=lag,
         distance=rating[0, 0] - rating[:, 0],
         quality=system.quality(rating[0], rating),
-        payoff=payoffs(settings, points, games, expected),
+        payoff=compute_payoffs(settings, points, games, expected),
         games=games,
         lower=system.lower(rating),
         distinct=distinct,
@@ -94,20 +96,20 @@ def candidates(
     )
 
 
-def mix(settings: PoolSettings, entries: Candidates) -> jax.Array:
+def mixture_probabilities(settings: PoolSettings, entries: OpponentCandidates) -> jax.Array:
     """Returns the opponent probabilities `[n]` in the groups without mirror play; they sum to 1."""
     parts = {name: share for name, share in settings.mixture.items() if name != MIRROR}
     total = sum(parts.values())
     shares = {name: share / total for name, share in parts.items()} if total else {"random": 1.0}
-    return sum(share * probabilities(settings, name, entries) for name, share in shares.items())
+    return sum(share * mode_probabilities(settings, name, entries) for name, share in shares.items())
 
 
-def probabilities(settings: PoolSettings, mode: str, entries: Candidates) -> jax.Array:
+def mode_probabilities(settings: PoolSettings, mode: str, entries: OpponentCandidates) -> jax.Array:
     """Returns the probabilities `[n]` of one mode; uniform over all candidates if its weights vanish."""
-    return normalised(WEIGHTS[mode](settings, entries), entries.open)
+    return normalise_weights(WEIGHTS[mode](settings, entries), entries.open)
 
 
-def normalised(weights: jax.Array, among: jax.Array) -> jax.Array:
+def normalise_weights(weights: jax.Array, among: jax.Array) -> jax.Array:
     """Normalises weights `[n]` over the entries `among [n]`; uniform if all weights vanish.
 
     All 0 if `among` is empty.
@@ -115,10 +117,10 @@ def normalised(weights: jax.Array, among: jax.Array) -> jax.Array:
     weights = jnp.where(among, weights, 0.0)
     total = jnp.sum(weights)
     even = among / jnp.maximum(jnp.sum(among), 1)
-    return jnp.where(total < NOTHING, even, weights / jnp.maximum(total, NOTHING))
+    return jnp.where(total < EPSILON, even, weights / jnp.maximum(total, EPSILON))
 
 
-def prioritised(payoff: jax.Array, weight: str, power: float) -> jax.Array:
+def pfsp_weights(payoff: jax.Array, weight: str, power: float) -> jax.Array:
     """Returns the weights `[n]` of prioritised fictitious self-play (PFSP); see `PoolSettings.weight`."""
     return {
         "hard": lambda: (1.0 - payoff) ** power,
@@ -128,11 +130,11 @@ def prioritised(payoff: jax.Array, weight: str, power: float) -> jax.Array:
     }[weight]()
 
 
-def _fixed(settings: PoolSettings, entries: Candidates) -> jax.Array:
+def _fixed(settings: PoolSettings, entries: OpponentCandidates) -> jax.Array:
     return jnp.where(entries.snapshot, 0.0, 1.0)
 
 
-def _lagged(settings: PoolSettings, entries: Candidates) -> jax.Array:
+def _recent_snapshots(settings: PoolSettings, entries: OpponentCandidates) -> jax.Array:
     first, last = settings.lag_range
     recent = entries.snapshot & (entries.lag >= first) & (entries.lag <= last)
     lag = jnp.where(entries.snapshot & entries.open, entries.lag, jnp.iinfo(jnp.int32).max)
@@ -140,64 +142,66 @@ def _lagged(settings: PoolSettings, entries: Candidates) -> jax.Array:
     return jnp.where(jnp.any(recent & entries.open), recent, newest).astype(jnp.float32)
 
 
-def _random(settings: PoolSettings, entries: Candidates) -> jax.Array:
+def _random(settings: PoolSettings, entries: OpponentCandidates) -> jax.Array:
     return jnp.ones_like(entries.payoff)
 
 
-def _quality(settings: PoolSettings, entries: Candidates) -> jax.Array:
+def _quality(settings: PoolSettings, entries: OpponentCandidates) -> jax.Array:
     if settings.normalise == "plain":
         return entries.quality
     return _softmax(settings, entries, entries.quality, 0.1)
 
 
-def _distance(settings: PoolSettings, entries: Candidates) -> jax.Array:
+def _distance(settings: PoolSettings, entries: OpponentCandidates) -> jax.Array:
     distance = jnp.abs(entries.distance)
     if settings.normalise == "plain":
         total = jnp.sum(jnp.where(entries.open, distance, 0.0))
-        return jnp.where(total > 0, 1.0 - distance / jnp.maximum(total, NOTHING), 1.0)
+        return jnp.where(total > 0, 1.0 - distance / jnp.maximum(total, EPSILON), 1.0)
     return _softmax(settings, entries, -distance, entries.scale)
 
 
-def _pfsp(settings: PoolSettings, entries: Candidates) -> jax.Array:
+def _pfsp(settings: PoolSettings, entries: OpponentCandidates) -> jax.Array:
     if settings.weight == "gaussian":
         return jnp.exp(-0.5 * (entries.distance / entries.scale) ** 2)
-    return prioritised(entries.payoff, settings.weight, settings.power)
+    return pfsp_weights(entries.payoff, settings.weight, settings.power)
 
 
-def urgency(entries: Candidates) -> jax.Array:
+def ucb_values(entries: OpponentCandidates) -> jax.Array:
     """Returns an upper confidence bound `[n]` of each opponent's training value."""
     total = jnp.sum(jnp.where(entries.open, entries.games, 0.0))
     bonus = jnp.sqrt(jnp.log1p(total) / (1.0 + entries.games))
     return 1.0 - jnp.abs(2.0 * entries.payoff - 1.0) + bonus
 
 
-def _ucb(settings: PoolSettings, entries: Candidates) -> jax.Array:
-    return _softmax(settings, entries, urgency(entries), 0.1)
+def _ucb(settings: PoolSettings, entries: OpponentCandidates) -> jax.Array:
+    return _softmax(settings, entries, ucb_values(entries), 0.1)
 
 
-def _exploration(settings: PoolSettings, entries: Candidates) -> jax.Array:
+def _exploration(settings: PoolSettings, entries: OpponentCandidates) -> jax.Array:
     return _softmax(settings, entries, entries.distinct, 0.1)
 
 
-def _top(settings: PoolSettings, entries: Candidates) -> jax.Array:
+def _top(settings: PoolSettings, entries: OpponentCandidates) -> jax.Array:
     past = entries.snapshot & entries.open
-    return foremost(past, entries.lower, settings.top).astype(jnp.float32)
+    return top_k_mask(past, entries.lower, settings.top).astype(jnp.float32)
 
 
-def foremost(among: jax.Array, value: jax.Array, number: int) -> jax.Array:
+def top_k_mask(among: jax.Array, value: jax.Array, number: int) -> jax.Array:
     """Masks `[n]` the `number` highest of `value [n]` over the entries `among [n]`, including ties."""
     ahead = among & (value > value[:, None])
     return among & (jnp.sum(ahead, axis=1) < number)
 
 
-def _commanders(settings: PoolSettings, entries: Candidates) -> jax.Array:
+def _commanders(settings: PoolSettings, entries: OpponentCandidates) -> jax.Array:
     past = entries.snapshot & entries.open
-    best = foremost(past & entries.commander, -entries.distance, settings.top)
-    newest = foremost(past & ~entries.commander, -entries.lag, settings.recent)
+    best = top_k_mask(past & entries.commander, -entries.distance, settings.top)
+    newest = top_k_mask(past & ~entries.commander, -entries.lag, settings.recent)
     return (best | newest | ~entries.snapshot).astype(jnp.float32)
 
 
-def _softmax(settings: PoolSettings, entries: Candidates, values: jax.Array, usual: float) -> jax.Array:
+def _softmax(
+    settings: PoolSettings, entries: OpponentCandidates, values: jax.Array, usual: float
+) -> jax.Array:
     temperature = usual if settings.temperature is None else settings.temperature
     highest = jnp.max(jnp.where(entries.open, values, -jnp.inf))
     highest = jnp.where(jnp.isfinite(highest), highest, 0.0)
@@ -206,7 +210,7 @@ def _softmax(settings: PoolSettings, entries: Candidates, values: jax.Array, usu
 
 WEIGHTS: Mapping[str, Callable] = {
     "fixed": _fixed,
-    "lagged": _lagged,
+    "lagged": _recent_snapshots,
     "random": _random,
     "match-quality": _quality,
     "ts-dist": _distance,
@@ -218,7 +222,7 @@ WEIGHTS: Mapping[str, Callable] = {
 }
 
 
-def systematic(chances: jax.Array, points: jax.Array) -> jax.Array:
+def systematic_sample(chances: jax.Array, points: jax.Array) -> jax.Array:
     """Selects the entries `[m]` at the points `[m]` in (0, 1) of the cumulative probabilities `[n]`.
 
     Entries of probability 0 are never selected.
@@ -229,7 +233,7 @@ def systematic(chances: jax.Array, points: jax.Array) -> jax.Array:
     return jnp.minimum(found, last).astype(jnp.int32)
 
 
-def draw(key: jax.Array, chances: jax.Array, due: jax.Array) -> jax.Array:
+def draw_opponents(key: jax.Array, chances: jax.Array, due: jax.Array) -> jax.Array:
     """Draws opponents `[G]` for the groups `due [G]` by systematic sampling; undefined for other groups.
 
     Each opponent gets its share of the groups, rounded down or up; the assignment to groups is random.
@@ -238,4 +242,4 @@ def draw(key: jax.Array, chances: jax.Array, due: jax.Array) -> jax.Array:
     order = jnp.where(due, jax.random.uniform(key_order, due.shape), 2.0)
     rank = jnp.argsort(jnp.argsort(order))
     start = jax.random.uniform(key_place, minval=jnp.finfo(jnp.float32).tiny)
-    return systematic(chances, (rank + start) / jnp.maximum(jnp.sum(due), 1))
+    return systematic_sample(chances, (rank + start) / jnp.maximum(jnp.sum(due), 1))

@@ -15,13 +15,13 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_echelon.selfplay import eviction, league, matchmaking
-from jaxmarl_echelon.selfplay.league import Membership
+from jaxmarl_echelon.selfplay.league import LeagueMembership
 from jaxmarl_echelon.selfplay.ratings import (
     DRAW,
     LOSS,
     WIN,
-    Games,
-    Pairs,
+    PairResults,
+    RankedGames,
     RatingSystem,
     rating_system,
 )
@@ -30,9 +30,9 @@ from jaxmarl_echelon.selfplay.settings import IDLE, PoolSettings
 PyTree = Any
 
 EMPTY, LEARNER, SNAPSHOT, FIXED = range(4)
-NONE = -1
+NO_ITERATION = -1
 # Parts of a learner's state stored in full precision: the observation normaliser and the hyperparameters.
-EXACT = ("observations", "hyper")
+FULL_PRECISION_PARTS = ("observations", "hyper")
 
 
 @struct.dataclass
@@ -78,7 +78,7 @@ class PoolState:
     played: jax.Array
     updates: jax.Array
     leaving: jax.Array | None = None
-    league: Membership | None = None
+    league: LeagueMembership | None = None
     commander: jax.Array | None = None
 
 
@@ -105,7 +105,7 @@ class Pool(NamedTuple):
 
     @property
     def places(self) -> np.ndarray:
-        """Index `[n]` of each entry's policy in `roster`; undefined for policies stored elsewhere."""
+        """Index `[n]` of each entry's policy in `playable_policies`; undefined for others."""
         settings, size = self.settings, self.settings.capacity + len(self.pinned)
         first = settings.learners if settings.league else 0
         bank, slot = np.divmod(np.arange(settings.learners * settings.capacity), settings.capacity)
@@ -137,11 +137,11 @@ def make_pool(
     return Pool(settings, system, settings.held(episode_limit, horizon), own, pinned, rivals)
 
 
-def init(
+def init_pool(
     pool: Pool,
     key: jax.Array,
     policy: PyTree,
-    membership: Membership | None = None,
+    membership: LeagueMembership | None = None,
     pinned: Sequence[PyTree] = (),
 ) -> PoolState:
     """Returns a pool with the initial policy in its first slot, and with opponents for all groups.
@@ -160,15 +160,17 @@ def init(
     first = ~fixed & (entry >= learners) & ((entry - learners) % capacity == 0)
     kind = jnp.select([entry < learners, first, fixed], [LEARNER, SNAPSHOT, FIXED], EMPTY)
     bank = jax.tree.map(
-        lambda x: jnp.zeros((capacity, *x.shape), x.dtype).at[0].set(x), stored(settings, policy)
+        lambda x: jnp.zeros((capacity, *x.shape), x.dtype).at[0].set(x), to_bank_precision(settings, policy)
     )
     for one in pinned:
-        bank = jax.tree.map(lambda x, y: jnp.concatenate([x, y[None]]), bank, stored(settings, one))
+        bank = jax.tree.map(
+            lambda x, y: jnp.concatenate([x, y[None]]), bank, to_bank_precision(settings, one)
+        )
     state = PoolState(
         bank=bank,
         kind=kind.astype(jnp.int32),
         pinned=fixed | (first & (settings.anchor == "initial")),
-        iteration=jnp.where(first, 0, NONE),
+        iteration=jnp.where(first, 0, NO_ITERATION),
         rating=jnp.tile(jnp.array(pool.system.prior, jnp.float32), (n, 1)),
         wins=jnp.zeros((n, n), jnp.int32),
         draws=jnp.zeros((n, n), jnp.int32),
@@ -184,10 +186,10 @@ def init(
         league=membership,
         commander=jnp.zeros(n, bool) if settings.promotes else None,
     )
-    return redraw(pool, state, key, jnp.ones(pool.rivals, bool))
+    return redraw_opponents(pool, state, key, jnp.ones(pool.rivals, bool))
 
 
-def stored(settings: PoolSettings, policy: PyTree) -> PyTree:
+def to_bank_precision(settings: PoolSettings, policy: PyTree) -> PyTree:
     """Converts a policy's state for the bank: weights in the bank's precision, the rest unchanged.
 
     The normaliser stays in float32: in half precision, an observation whose mean is large compared with its
@@ -196,11 +198,13 @@ def stored(settings: PoolSettings, policy: PyTree) -> PyTree:
     if settings.store == "float32":
         return policy
     half = jax.tree.map(lambda x: x.astype(jnp.bfloat16) if x.dtype == jnp.float32 else x, policy)
-    exact = {name: getattr(policy, name) for name in EXACT if hasattr(policy, name)}
+    exact = {name: getattr(policy, name) for name in FULL_PRECISION_PARTS if hasattr(policy, name)}
     return half.replace(**exact) if exact else half
 
 
-def roster(pool: Pool, state: PoolState, slots: jax.Array, policy: PyTree) -> tuple[PyTree, jax.Array]:
+def playable_policies(
+    pool: Pool, state: PoolState, slots: jax.Array, policy: PyTree
+) -> tuple[PyTree, jax.Array]:
     """Returns all opponents' policies `[P, ...]`, in the bank's precision, and the index `[G]` of each group.
 
     The index is undefined for groups whose fixed opponent is not in the bank. In a league the policies
@@ -214,31 +218,31 @@ def roster(pool: Pool, state: PoolState, slots: jax.Array, policy: PyTree) -> tu
     """
     bank, entries = state.bank, slots
     if state.league is not None:
-        present, past = league.gathered((policy, state.bank))
+        present, past = league.gather_learners((policy, state.bank))
         bank = jax.tree.map(
             lambda x, y: jnp.concatenate([x, y.astype(x.dtype).reshape(-1, *y.shape[2:])]), present, past
         )
-        entries = league.order(state.kind.shape[0], state.league.member)[slots]
+        entries = league.common_numbering(state.kind.shape[0], state.league.member)[slots]
     return bank, jnp.asarray(pool.places, jnp.int32)[entries]
 
 
-def due(pool: Pool, updates: jax.Array) -> jax.Array:
+def groups_due_for_change(pool: Pool, updates: jax.Array) -> jax.Array:
     """Masks `[G]` the groups whose opponent changes after update number `updates` (from 0)."""
     return jnp.arange(pool.rivals) % pool.hold == updates % pool.hold
 
 
-def leaves(state: PoolState) -> jax.Array:
+def groups_losing_opponent(state: PoolState) -> jax.Array:
     """Masks `[G]` the groups whose opponent the next snapshot replaces, for opponents drawn per episode."""
     return (state.slots == state.leaving) & (state.leaving > 0)
 
 
-def after_update(
+def update_pool_state(
     pool: Pool,
     state: PoolState,
     key: jax.Array,
     counts: jax.Array,
     policy: PyTree,
-    games: Games | None = None,
+    games: RankedGames | None = None,
     points: jax.Array | None = None,
 ) -> PoolState:
     """Updates the pool after learning: counts, ratings, decay, promotions, snapshot, opponents.
@@ -250,45 +254,49 @@ def after_update(
       counts: `[n, 3]` int32 wins, draws and losses of the learner in the games that ended.
       policy: state of the policy after learning, the candidate for a snapshot.
       games: games of more than two seats, which are rated by ranks instead; None for two seats.
-      points: `[n]` float32 sums of the learner's scores in these games, see `ratings.Pairs`; None if scores
-        follow from `counts`.
+      points: `[n]` float32 sums of the learner's scores in these games, see `ratings.PairResults`; None if
+        scores follow from `counts`.
     """
     key_draw, key_games = jax.random.split(key)
-    changes = due(pool, state.updates) if state.leaving is None else leaves(state)
+    changes = (
+        groups_due_for_change(pool, state.updates) if state.leaving is None else groups_losing_opponent(state)
+    )
     entries = jnp.arange(1, pool.settings.entries)
-    pairs = Pairs(jnp.zeros_like(entries), entries, counts[1:], None if points is None else points[1:])
+    pairs = PairResults(jnp.zeros_like(entries), entries, counts[1:], None if points is None else points[1:])
     rating = pool.system.after(key_games, state.rating, pairs, state.kind == LEARNER, games)
-    state = promoted(pool, rated(pool, state, counts, rating, points))
-    place, found = eviction.choose(pool.settings.evict, bank_slots(pool, state, held(state, changes), 1))
-    takes = found & wanted(pool, state)
+    state = promote_candidates(pool, record_ratings(pool, state, counts, rating, points))
+    place, found = eviction.choose_slot(
+        pool.settings.evict, eviction_slots(pool, state, entries_in_use(state, changes), 1)
+    )
+    takes = found & should_take_snapshot(pool, state)
     state = jax.lax.cond(
-        takes, lambda state: snapshot(pool, state, place, policy), lambda state: state, state
+        takes, lambda state: store_snapshot(pool, state, place, policy), lambda state: state, state
     )
     if state.leaving is not None:
-        state = state.replace(leaving=next_to_leave(pool, state))
-    return redraw(pool, state, key_draw, changes)
+        state = state.replace(leaving=next_evicted_entry(pool, state))
+    return redraw_opponents(pool, state, key_draw, changes)
 
 
-def next_to_leave(pool: Pool, state: PoolState) -> jax.Array:
+def next_evicted_entry(pool: Pool, state: PoolState) -> jax.Array:
     """Returns the entry (int32) that a snapshot after the next update will replace; 0 if none is due.
 
     If every environment draws its own opponent, all slots are in use; the episodes against this entry are
     truncated, so that its slot is free when the snapshot is taken.
     """
     nobody = jnp.zeros(state.kind.shape, bool)
-    place, found = eviction.choose(pool.settings.evict, bank_slots(pool, state, nobody, 1))
+    place, found = eviction.choose_slot(pool.settings.evict, eviction_slots(pool, state, nobody, 1))
     soon = state.waited + 1 >= pool.settings.snapshot_every
     return jnp.where(soon & found, place + 1, 0)
 
 
-def rated(
+def record_ratings(
     pool: Pool, state: PoolState, counts: jax.Array, rating: jax.Array, points: jax.Array | None = None
 ) -> PoolState:
     """Adds an update's games to the state and sets the new ratings `[n, D]`.
 
-    `counts [n, 3]` and `points [n]` as for `after_update`.
+    `counts [n, 3]` and `points [n]` as for `update_pool_state`.
     """
-    state, decay = counted(state, counts, points), pool.settings.decay
+    state, decay = add_counts(state, counts, points), pool.settings.decay
     return state.replace(
         rating=rating,
         points=state.points * decay,
@@ -299,7 +307,7 @@ def rated(
     )
 
 
-def counted(state: PoolState, counts: jax.Array, points: jax.Array | None = None) -> PoolState:
+def add_counts(state: PoolState, counts: jax.Array, points: jax.Array | None = None) -> PoolState:
     """Adds the learner's games to the tables: `counts [n, 3]` and, if given, their `points [n]`."""
     score = counts[:, WIN] + 0.5 * counts[:, DRAW] if points is None else points
     number = jnp.sum(counts, axis=1).astype(jnp.float32)
@@ -311,7 +319,7 @@ def counted(state: PoolState, counts: jax.Array, points: jax.Array | None = None
     )
 
 
-def promoted(pool: Pool, state: PoolState) -> PoolState:
+def promote_candidates(pool: Pool, state: PoolState) -> PoolState:
     """Promotes candidates to commanders; commanders stay commanders.
 
     A candidate with `promote_after` games is promoted if fewer than `top` of all commanders and such
@@ -320,18 +328,18 @@ def promoted(pool: Pool, state: PoolState) -> PoolState:
     settings = pool.settings
     if state.commander is None:
         return state
-    tried = (state.kind == SNAPSHOT) & (games_of(state) >= settings.promote_after)
+    tried = (state.kind == SNAPSHOT) & (games_per_entry(state) >= settings.promote_after)
     among = state.commander | tried
-    best = matchmaking.foremost(among, pool.system.lower(state.rating), settings.top)
+    best = matchmaking.top_k_mask(among, pool.system.lower(state.rating), settings.top)
     return state.replace(commander=state.commander | best)
 
 
-def games_of(state: PoolState) -> jax.Array:
+def games_per_entry(state: PoolState) -> jax.Array:
     """Number of games `[n]`, int32, of each entry since its slot was filled."""
     return jnp.sum(state.wins + state.wins.T + state.draws, axis=1)
 
 
-def wanted(pool: Pool, state: PoolState) -> jax.Array:
+def should_take_snapshot(pool: Pool, state: PoolState) -> jax.Array:
     """Whether a snapshot is due and its gate is open."""
     settings = pool.settings
     due_now = state.waited >= settings.snapshot_every
@@ -340,7 +348,7 @@ def wanted(pool: Pool, state: PoolState) -> jax.Array:
     if settings.gate == "rated":
         sure = pool.system.deviation(state.rating)[0] <= settings.gate_sigma
         return due_now & sure & (state.played >= settings.gate_games)
-    last = newest(state)
+    last = newest_snapshot(state)
     won, lost, drawn = state.wins[0, last], state.wins[last, 0], state.draws[0, last]
     games = won + lost + drawn
     better = state.points[0, last] >= settings.gate_payoff * state.games[0, last]
@@ -348,24 +356,26 @@ def wanted(pool: Pool, state: PoolState) -> jax.Array:
     return due_now & (late | (better & (games >= settings.gate_games)))
 
 
-def newest(state: PoolState) -> jax.Array:
+def newest_snapshot(state: PoolState) -> jax.Array:
     """Returns the entry of the newest snapshot."""
-    return jnp.argmax(jnp.where(state.kind == SNAPSHOT, state.iteration, NONE - 1))
+    return jnp.argmax(jnp.where(state.kind == SNAPSHOT, state.iteration, NO_ITERATION - 1))
 
 
-def snapshot(pool: Pool, state: PoolState, place: jax.Array, policy: PyTree) -> PoolState:
+def store_snapshot(pool: Pool, state: PoolState, place: jax.Array, policy: PyTree) -> PoolState:
     """Stores a policy in slot `place`, with the rating inherited from its parent."""
     entry = place + 1
-    parent = 0 if pool.own else newest(state)
+    parent = 0 if pool.own else newest_snapshot(state)
 
     def clear(table):
         return table.at[entry].set(0).at[:, entry].set(0)
 
     return state.replace(
-        bank=jax.tree.map(lambda x, y: x.at[place].set(y), state.bank, stored(pool.settings, policy)),
+        bank=jax.tree.map(
+            lambda x, y: x.at[place].set(y), state.bank, to_bank_precision(pool.settings, policy)
+        ),
         kind=state.kind.at[entry].set(SNAPSHOT),
         iteration=state.iteration.at[entry].set(state.taken),
-        rating=state.rating.at[entry].set(pool.system.heir(state.rating[parent])),
+        rating=state.rating.at[entry].set(pool.system.snapshot_rating(state.rating[parent])),
         wins=clear(state.wins),
         draws=clear(state.draws),
         points=clear(state.points),
@@ -378,16 +388,16 @@ def snapshot(pool: Pool, state: PoolState, place: jax.Array, policy: PyTree) -> 
     )
 
 
-def payoff(pool: Pool, state: PoolState) -> jax.Array:
+def payoff_matrix(pool: Pool, state: PoolState) -> jax.Array:
     """Returns the payoff matrix `[n, n]`: scores in [0, 1] of the row's entry against the column's."""
     expected = pool.system.expected(state.rating[:, None], state.rating[None])
-    return matchmaking.payoffs(pool.settings, state.points, state.games, expected)
+    return matchmaking.compute_payoffs(pool.settings, state.points, state.games, expected)
 
 
-def candidates(pool: Pool, state: PoolState) -> matchmaking.Candidates:
+def matchmaking_candidates(pool: Pool, state: PoolState) -> matchmaking.OpponentCandidates:
     """Collects the inputs of matchmaking from the pool's state."""
     past = state.kind == SNAPSHOT
-    return matchmaking.candidates(
+    return matchmaking.make_candidates(
         pool.settings,
         pool.system,
         state.rating,
@@ -400,58 +410,62 @@ def candidates(pool: Pool, state: PoolState) -> matchmaking.Candidates:
     )
 
 
-def chances(pool: Pool, state: PoolState) -> jax.Array:
+def opponent_probabilities(pool: Pool, state: PoolState) -> jax.Array:
     """Returns the opponent probabilities `[n]`."""
     if state.league is not None:
         settings = pool.settings
-        return league.chances(standing(pool, state), settings.roles, state.league.member, settings.power)
-    return matchmaking.mix(pool.settings, candidates(pool, state))
+        return league.league_probabilities(
+            league_view(pool, state), settings.roles, state.league.member, settings.power
+        )
+    return matchmaking.mixture_probabilities(pool.settings, matchmaking_candidates(pool, state))
 
 
-def redraw(pool: Pool, state: PoolState, key: jax.Array, changes: jax.Array) -> PoolState:
+def redraw_opponents(pool: Pool, state: PoolState, key: jax.Array, changes: jax.Array) -> PoolState:
     """Draws new opponents for the groups `changes [G]`."""
     if not pool.rivals:
         return state
-    drawn = matchmaking.draw(key, chances(pool, state), changes)
+    drawn = matchmaking.draw_opponents(key, opponent_probabilities(pool, state), changes)
     return state.replace(slots=jnp.where(changes, drawn, state.slots))
 
 
-def standing(pool: Pool, state: PoolState) -> league.Standing:
+def league_view(pool: Pool, state: PoolState) -> league.LeagueView:
     """Builds a league learner's view of the entries."""
     settings, n = pool.settings, pool.settings.entries
-    common = league.order(n, state.league.member)
+    common = league.common_numbering(n, state.league.member)
     entry = jnp.arange(n)
     owner = jnp.where(entry < settings.learners, common, (entry - settings.learners) // settings.capacity)
     known = (state.kind == LEARNER) | (state.kind == SNAPSHOT)
-    return league.Standing(
-        payoff=payoff(pool, state)[0],
+    return league.LeagueView(
+        payoff=payoff_matrix(pool, state)[0],
         past=(state.kind == SNAPSHOT) | (state.kind == FIXED),
-        kin=jnp.where(known, owner, league.NOBODY),
+        learner_index=jnp.where(known, owner, league.NO_LEARNER),
         iteration=state.iteration,
     )
 
 
-def held(state: PoolState, changes: jax.Array) -> jax.Array:
+def entries_in_use(state: PoolState, changes: jax.Array) -> jax.Array:
     """Masks `[n]` the entries that stay in use, by groups whose opponent does not change."""
     return jnp.zeros(state.kind.shape, bool).at[jnp.where(changes, 0, state.slots)].set(True)
 
 
-def bank_slots(pool: Pool, state: PoolState, held: jax.Array, first: jax.Array | int) -> eviction.Slots:
+def eviction_slots(
+    pool: Pool, state: PoolState, held: jax.Array, first: jax.Array | int
+) -> eviction.BankSlots:
     """Collects the inputs of eviction for the bank whose slots are the entries from `first` on."""
 
     def own(x):
         return jax.lax.dynamic_slice_in_dim(x, first, pool.settings.capacity)
 
     filled = own(state.kind) == SNAPSHOT
-    games = games_of(state)
-    return eviction.Slots(
+    games = games_per_entry(state)
+    return eviction.BankSlots(
         iteration=own(state.iteration),
         filled=filled,
         free=filled & ~own(state.pinned) & ~own(held),
         lower=own(pool.system.lower(state.rating)),
         tried=own(games) >= pool.settings.evict_games,
-        payoff=own(payoff(pool, state)),
+        payoff=own(payoff_matrix(pool, state)),
         met=own(state.games) > 0,
         now=state.taken,
-        drawn=own(chances(pool, state)) > 0 if pool.settings.evict == IDLE else None,
+        drawn=own(opponent_probabilities(pool, state)) > 0 if pool.settings.evict == IDLE else None,
     )

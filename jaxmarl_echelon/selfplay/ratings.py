@@ -12,14 +12,14 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_echelon.selfplay import elo, trueskill
-from jaxmarl_echelon.selfplay.elo import Elo, Glicko
-from jaxmarl_echelon.selfplay.trueskill import TrueSkill
+from jaxmarl_echelon.selfplay.elo import EloSettings, GlickoSettings
+from jaxmarl_echelon.selfplay.trueskill import TrueSkillSettings
 
 WIN, DRAW, LOSS = range(3)
 NO_GAME = -1
 
 
-class Games(NamedTuple):
+class RankedGames(NamedTuple):
     """Finished games of more than two seats; one entry may have several seats.
 
     Attributes:
@@ -33,7 +33,7 @@ class Games(NamedTuple):
     mask: jax.Array
 
 
-class Pairs(NamedTuple):
+class PairResults(NamedTuple):
     """Results of one update's games between P pairs of entries.
 
     Attributes:
@@ -81,14 +81,19 @@ class RatingSystem(NamedTuple):
     update: Callable
     expected: Callable
     quality: Callable
-    heir: Callable
+    snapshot_rating: Callable
     lower: Callable
     scale: float
     deviation: Callable
     rank: Callable | None = None
 
     def after(
-        self, key: jax.Array, rating: jax.Array, pairs: Pairs, moves: jax.Array, games: Games | None
+        self,
+        key: jax.Array,
+        rating: jax.Array,
+        pairs: PairResults,
+        moves: jax.Array,
+        games: RankedGames | None,
     ) -> jax.Array:
         """Returns ratings `[n, D]` after an update, by `games` if given and supported, else by `pairs`."""
         if games is None or self.rank is None:
@@ -96,7 +101,7 @@ class RatingSystem(NamedTuple):
         return self.rank(rating, games, moves)
 
 
-def draw_outcomes(key: jax.Array, pairs: Pairs, most: int) -> jax.Array:
+def draw_outcomes(key: jax.Array, pairs: PairResults, most: int) -> jax.Array:
     """Samples wins, draws and losses `[P, 3]`, int32, of at most `most` games per pair, without bias.
 
     If a pair has more games, each outcome keeps its share of `most`, rounded up or down at random such that
@@ -115,7 +120,7 @@ def draw_outcomes(key: jax.Array, pairs: Pairs, most: int) -> jax.Array:
     return jnp.where((games > most)[:, None], thinned, pairs.counts)
 
 
-def in_order(counts: jax.Array, most: int) -> jax.Array:
+def interleave_outcomes(counts: jax.Array, most: int) -> jax.Array:
     """Orders the outcomes of each pair for rating, interleaved as evenly as possible.
 
     Args:
@@ -169,11 +174,11 @@ def rating_system(
 
 def trueskill_system(games_per_pair: int, tau: float, tau_frozen: float) -> RatingSystem:
     """Builds TrueSkill, which rates games one after the other."""
-    rules = TrueSkill()
+    rules = TrueSkillSettings()
 
     def update(key, rating, pairs, moves):
         drift = jnp.where(moves, tau, tau_frozen)
-        outcomes = in_order(draw_outcomes(key, pairs, games_per_pair), games_per_pair)
+        outcomes = interleave_outcomes(draw_outcomes(key, pairs, games_per_pair), games_per_pair)
 
         def rate(rating, turn, pair):
             i, k = pairs.first[pair], pairs.second[pair]
@@ -200,9 +205,9 @@ def trueskill_system(games_per_pair: int, tau: float, tau_frozen: float) -> Rati
         prior=(rules.mu, rules.sigma),
         update=update,
         rank=rank,
-        expected=lambda ours, theirs: trueskill.expected(rules, ours, theirs),
-        quality=lambda ours, theirs: trueskill.quality(rules, ours, theirs),
-        heir=lambda row: row.at[1].set(jnp.minimum(rules.sigma, 2.0 * row[1])),
+        expected=lambda ours, theirs: trueskill.trueskill_expected(rules, ours, theirs),
+        quality=lambda ours, theirs: trueskill.trueskill_quality(rules, ours, theirs),
+        snapshot_rating=lambda row: row.at[1].set(jnp.minimum(rules.sigma, 2.0 * row[1])),
         lower=lambda rating: rating[:, 0] - 3.0 * rating[:, 1],
         scale=rules.beta,
         deviation=lambda rating: rating[:, 1],
@@ -215,7 +220,7 @@ def elo_system(games_per_pair: int, tau: float, tau_frozen: float) -> RatingSyst
     A single step with many games would overshoot the rating at which their score is expected.
     """
     del tau, tau_frozen
-    rules = Elo()
+    rules = EloSettings()
 
     def update(key, rating, pairs, moves):
         del key, moves
@@ -240,7 +245,7 @@ def elo_system(games_per_pair: int, tau: float, tau_frozen: float) -> RatingSyst
         update=update,
         expected=expected,
         quality=quality,
-        heir=lambda row: row,
+        snapshot_rating=lambda row: row,
         lower=lambda rating: rating[:, 0],
         scale=200.0,
         deviation=lambda rating: rating[:, 1],
@@ -255,7 +260,7 @@ def glicko_system(games_per_pair: int, tau: float, tau_frozen: float) -> RatingS
     both opponents would overshoot the rating difference at which the score is expected.
     """
     del tau, tau_frozen
-    rules = Glicko()
+    rules = GlickoSettings()
 
     def weigh(rating, pairs, number):
         """Evidence about all entries from `number [P]` games of each pair."""
@@ -292,7 +297,7 @@ def glicko_system(games_per_pair: int, tau: float, tau_frozen: float) -> RatingS
         update=update,
         expected=elo.glicko_expected,
         quality=quality,
-        heir=lambda row: row.at[1].set(jnp.minimum(rules.deviation, 2.0 * row[1])),
+        snapshot_rating=lambda row: row.at[1].set(jnp.minimum(rules.deviation, 2.0 * row[1])),
         lower=lambda rating: rating[:, 0] - 2.0 * rating[:, 1],
         scale=200.0,
         deviation=lambda rating: rating[:, 1],

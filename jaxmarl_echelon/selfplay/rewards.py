@@ -17,7 +17,7 @@ PyTree = Any
 TINY = 1e-8
 
 
-class Context(NamedTuple):
+class RewardContext(NamedTuple):
     """Information about rewards `[...]` for transforms; arrays `[...]`, or None if the stage lacks them.
 
     Attributes:
@@ -34,12 +34,12 @@ class Context(NamedTuple):
     game: jax.Array | None = None
     seat: jax.Array | None = None
     score: jax.Array | None = None
-    formed: jax.Array | None = None
+    well_formed: jax.Array | None = None
     invalid: jax.Array | None = None
     to_come: jax.Array | None = None
 
 
-class Transform(NamedTuple):
+class RewardTransform(NamedTuple):
     """A reward transform.
 
     Attributes:
@@ -53,7 +53,7 @@ class Transform(NamedTuple):
     scored: bool = False
 
 
-def chain(transforms: Sequence[Transform]) -> Transform:
+def chain_transforms(transforms: Sequence[RewardTransform]) -> RewardTransform:
     """Composes transforms, applied in order, into one."""
 
     def apply(states, rewards, context):
@@ -64,10 +64,10 @@ def chain(transforms: Sequence[Transform]) -> Transform:
         return tuple(after), rewards
 
     scored = any(transform.scored for transform in transforms)
-    return Transform(lambda: tuple(transform.init() for transform in transforms), apply, scored)
+    return RewardTransform(lambda: tuple(transform.init() for transform in transforms), apply, scored)
 
 
-def win_draw_loss() -> Transform:
+def win_draw_loss() -> RewardTransform:
     """Replaces rewards by 1 for a win, 0 for a draw, -1 for a loss.
 
     With N seats, by -1 + 2 rank / (N - 1) with ranks from 0 for the lowest score; ranks of ties are averaged.
@@ -76,10 +76,10 @@ def win_draw_loss() -> Transform:
     def apply(state, rewards, context):
         return state, jnp.where(context.mask, 2.0 * context.score - 1.0, 0.0)
 
-    return Transform(lambda: (), apply, scored=True)
+    return RewardTransform(lambda: (), apply, scored=True)
 
 
-def role_advantage(seats: int, games: int = 1, tau: float = 0.05) -> Transform:
+def role_advantage(seats: int, games: int = 1, tau: float = 0.05) -> RewardTransform:
     """Subtracts a moving average of the same role's rewards, a baseline for learners without a critic.
 
     The average is read before it is updated, so that it is independent of the rewards it is subtracted from:
@@ -96,8 +96,8 @@ def role_advantage(seats: int, games: int = 1, tau: float = 0.05) -> Transform:
         place = (game * seats + context.seat).ravel()
         here = context.mask.ravel()
         table = (place[:, None] == jnp.arange(seats * games)) & here[:, None]
-        total = collectives.sum(jnp.sum(jnp.where(table, rewards.ravel()[:, None], 0.0), axis=0))
-        number = collectives.sum(jnp.sum(table, axis=0).astype(jnp.float32))
+        total = collectives.sum_over_shards(jnp.sum(jnp.where(table, rewards.ravel()[:, None], 0.0), axis=0))
+        number = collectives.sum_over_shards(jnp.sum(table, axis=0).astype(jnp.float32))
         kept = (1.0 - tau) ** number
         mean = total / jnp.maximum(number, 1.0)
         old = baseline.ravel()
@@ -105,37 +105,37 @@ def role_advantage(seats: int, games: int = 1, tau: float = 0.05) -> Transform:
         advantage = rewards - old[place].reshape(rewards.shape)
         return new, jnp.where(context.mask, advantage, 0.0)
 
-    return Transform(lambda: jnp.zeros((games, seats)), apply)
+    return RewardTransform(lambda: jnp.zeros((games, seats)), apply)
 
 
-def reward_for_format(reward: float = 1.5, penalty: float = 0.0) -> Transform:
+def reward_for_format(reward: float = 1.5, penalty: float = 0.0) -> RewardTransform:
     """Adds a reward to steps whose answer has the requested format, and a penalty to all others."""
 
     def apply(state, rewards, context):
-        return state, rewards + jnp.where(context.formed, reward, penalty)
+        return state, rewards + jnp.where(context.well_formed, reward, penalty)
 
-    return Transform(lambda: (), apply)
+    return RewardTransform(lambda: (), apply)
 
 
-def penalty_for_invalid_move(reward: float = 1.0, penalty: float = -1.0) -> Transform:
+def penalty_for_invalid_move(reward: float = 1.0, penalty: float = -1.0) -> RewardTransform:
     """Adds a penalty to steps with an illegal move, and a reward to all others."""
 
     def apply(state, rewards, context):
         return state, rewards + jnp.where(context.invalid, penalty, reward)
 
-    return Transform(lambda: (), apply)
+    return RewardTransform(lambda: (), apply)
 
 
-def discount(gamma: float = 0.99) -> Transform:
+def discount_rewards(gamma: float = 0.99) -> RewardTransform:
     """Multiplies step rewards by gamma to the power of the number of own moves to come."""
 
     def apply(state, rewards, context):
         return state, rewards * gamma**context.to_come
 
-    return Transform(lambda: (), apply)
+    return RewardTransform(lambda: (), apply)
 
 
-def normalize(*, z: bool = False, games: int = 1) -> Transform:
+def normalize_rewards(*, z: bool = False, games: int = 1) -> RewardTransform:
     """Subtracts the batch mean of the rewards; with `z`, also divides by their standard deviation.
 
     Args:
@@ -150,7 +150,7 @@ def normalize(*, z: bool = False, games: int = 1) -> Transform:
 
         def mean(values):
             total = jnp.sum(jnp.where(table, values.reshape(-1, 1), 0.0), axis=0)
-            total, number = collectives.sum((total, jnp.sum(table, axis=0).astype(jnp.float32)))
+            total, number = collectives.sum_over_shards((total, jnp.sum(table, axis=0).astype(jnp.float32)))
             return (total / jnp.maximum(number, 1.0))[game]
 
         centred = rewards - mean(rewards)
@@ -158,17 +158,17 @@ def normalize(*, z: bool = False, games: int = 1) -> Transform:
             centred = centred / (jnp.sqrt(mean(centred**2)) + TINY)
         return state, jnp.where(context.mask, centred, 0.0)
 
-    return Transform(lambda: (), apply)
+    return RewardTransform(lambda: (), apply)
 
 
-FINAL = {
+FINAL_TRANSFORMS = {
     "WinDrawLoss": win_draw_loss,
     "RoleAdvantage": role_advantage,
     "RoleAdvantageByEnv": role_advantage,
 }
-STEP = {
+STEP_TRANSFORMS = {
     "RewardForFormat": reward_for_format,
     "PenaltyForInvalidMove": penalty_for_invalid_move,
-    "Discount": discount,
+    "Discount": discount_rewards,
 }
-SAMPLING = {"Normalize": normalize, "NormalizeByEnv": normalize}
+SAMPLING_TRANSFORMS = {"Normalize": normalize_rewards, "NormalizeByEnv": normalize_rewards}

@@ -21,7 +21,7 @@ SWEEPS = 8
 
 
 @dataclass(frozen=True)
-class TrueSkill:
+class TrueSkillSettings:
     """Constants of TrueSkill.
 
     Attributes:
@@ -93,7 +93,7 @@ def _excess(y: jax.Array) -> jax.Array:
 
 
 def rate_teams(
-    rules: TrueSkill, first: jax.Array, second: jax.Array, tau: tuple, outcome: jax.Array
+    rules: TrueSkillSettings, first: jax.Array, second: jax.Array, tau: tuple, outcome: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Returns the ratings after a game of two teams.
 
@@ -122,7 +122,7 @@ def rate_teams(
 
 
 def rate_ranked(
-    rules: TrueSkill, rating: jax.Array, ranks: jax.Array, tau: jax.Array | float, member: jax.Array
+    rules: TrueSkillSettings, rating: jax.Array, ranks: jax.Array, tau: jax.Array | float, member: jax.Array
 ) -> jax.Array:
     """Returns the ratings after a game of several teams.
 
@@ -150,7 +150,7 @@ def rate_ranked(
 
 
 def rate_seats(
-    rules: TrueSkill, rating: jax.Array, ranks: jax.Array, tau: jax.Array | float, same: jax.Array
+    rules: TrueSkillSettings, rating: jax.Array, ranks: jax.Array, tau: jax.Array | float, same: jax.Array
 ) -> jax.Array:
     """Returns the ratings after a free-for-all in which one player may have several seats.
 
@@ -181,7 +181,7 @@ def rate_seats(
 
 
 def _performances(
-    rules: TrueSkill, cov: jax.Array, weighted: jax.Array, ranks: jax.Array, member: jax.Array
+    rules: TrueSkillSettings, cov: jax.Array, weighted: jax.Array, ranks: jax.Array, member: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Infers the performances `[m]` from the teams' ranks, by expectation propagation.
 
@@ -225,17 +225,17 @@ def _performances(
     return cov, weighted
 
 
-def expected(rules: TrueSkill, ours: jax.Array, theirs: jax.Array) -> jax.Array:
+def trueskill_expected(rules: TrueSkillSettings, ours: jax.Array, theirs: jax.Array) -> jax.Array:
     """Returns the expected score of `ours [..., 2]` against `theirs [..., 2]`; a draw counts half."""
     return ndtr((ours[..., 0] - theirs[..., 0]) / jnp.sqrt(_spread(rules, ours, theirs)))
 
 
-def quality(rules: TrueSkill, ours: jax.Array, theirs: jax.Array) -> jax.Array:
+def trueskill_quality(rules: TrueSkillSettings, ours: jax.Array, theirs: jax.Array) -> jax.Array:
     """Returns the match quality in [0, 1]: the draw density relative to that of two known equal players."""
     c2 = _spread(rules, ours, theirs)
     d = ours[..., 0] - theirs[..., 0]
     return math.sqrt(2.0) * rules.beta / jnp.sqrt(c2) * jnp.exp(-0.5 * d**2 / c2)
 
 
-def _spread(rules: TrueSkill, ours: jax.Array, theirs: jax.Array) -> jax.Array:
+def _spread(rules: TrueSkillSettings, ours: jax.Array, theirs: jax.Array) -> jax.Array:
     return 2.0 * rules.beta**2 + ours[..., 1] ** 2 + theirs[..., 1] ** 2

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from jaxmarl_echelon.tracking.unstable_baselines_names import doc_name
+from jaxmarl_echelon.tracking.unstable_baselines_names import unstable_baselines_name
 
 # Namespaces with one table row per call; the others hold scalars.
 TABLES = ("episodes", "eval", "games", "entries")
@@ -41,7 +41,7 @@ class RunInfo:
     total_steps: int
     config: Mapping[str, Any] = field(default_factory=dict)
     resume_step: int | None = None
-    score_tells: bool = True
+    scores_rank_policies: bool = True
 
     @property
     def title(self) -> tuple[str, ...]:
@@ -111,7 +111,7 @@ class Tracker:
         self._each("open", run)
         if self._names == "doc":
             opponent = run.config.get("env", {}).get("opponent")
-            self._named = partial(doc_name, env=run.spec.name, opponent=opponent)
+            self._named = partial(unstable_baselines_name, env=run.spec.name, opponent=opponent)
         return self
 
     def log(self, namespace: str, step: int, values: Values) -> None:

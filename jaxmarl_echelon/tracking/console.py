@@ -7,7 +7,13 @@ from collections.abc import Callable
 from typing import TextIO
 
 from jaxmarl_echelon.tracking.base import RunInfo, Sink, Values
-from jaxmarl_echelon.tracking.formats import clock, count, measured, number, percent
+from jaxmarl_echelon.tracking.formats import (
+    format_clock,
+    format_count,
+    format_finite,
+    format_number,
+    format_percent,
+)
 from jaxmarl_echelon.tracking.view import RunView
 
 
@@ -41,8 +47,8 @@ class ConsoleSink(Sink):
     def open(self, run: RunInfo) -> None:
         """See `Sink`."""
         self._view = RunView(run, self._now())
-        start = "" if run.resume_step is None else f", resumed at {count(run.resume_step)}"
-        self._print(f"{' '.join(run.title)}: {count(run.total_steps)} steps{start}, in {run.folder}")
+        start = "" if run.resume_step is None else f", resumed at {format_count(run.resume_step)}"
+        self._print(f"{' '.join(run.title)}: {format_count(run.total_steps)} steps{start}, in {run.folder}")
 
     def write(self, namespace: str, step: int, values: Values) -> None:
         """See `Sink`."""
@@ -60,7 +66,7 @@ class ConsoleSink(Sink):
 
     def event(self, step: int, text: str) -> None:
         """See `Sink`."""
-        self._print(f"event  {count(step):>7}  {text}")
+        self._print(f"event  {format_count(step):>7}  {text}")
 
     def flush(self) -> None:
         """See `Sink`."""
@@ -73,12 +79,12 @@ class ConsoleSink(Sink):
         self._shown_at = -math.inf
         self._progress()
         view, now = self._view, self._now()
-        steps = f"{count(view.pace.step)} of {count(view.pace.total)} steps"
-        parts = [f"{steps} in {clock(now - view.started)}"]
+        steps = f"{format_count(view.pace.step)} of {format_count(view.pace.total)} steps"
+        parts = [f"{steps} in {format_clock(now - view.started)}"]
         if math.isfinite(view.value("time/compile_seconds")):
             parts.append(f"compiling took {view.value('time/compile_seconds'):.1f} s of it")
         if view.best is not None:
-            parts.append(f"best evaluation {percent(view.best[1])} at {count(view.best[0])}")
+            parts.append(f"best evaluation {format_percent(view.best[1])} at {format_count(view.best[0])}")
         self._print("ended: " + ", ".join(parts))
 
     def _progress(self) -> None:
@@ -96,47 +102,48 @@ def train_line(view: RunView, now: float) -> str:
     """Formats the progress line: steps, speed, ETA, newest results, phase, losses."""
     pace = view.pace
     parts = [
-        f"train  {count(pace.step):>7}  {percent(pace.fraction):>7}",
-        f"{count(view.speed):>6} steps/s",
-        f"ETA {clock(pace.remaining(now)):>5}",
+        f"train  {format_count(pace.step):>7}  {format_percent(pace.fraction):>7}",
+        f"{format_count(view.speed):>6} steps/s",
+        f"ETA {format_clock(pace.remaining(now)):>5}",
     ]
     trained, evaluated = (f"{name}/{view.score_column}" for name in ("train", "eval_agg"))
     if trained in view.latest:
-        parts.append(f"{view.score} {percent(view.value(trained))}")
+        parts.append(f"{view.score} {format_percent(view.value(trained))}")
     parts += _phase(view)
     if evaluated in view.latest:
-        parts.append(f"eval {percent(view.value(evaluated))}")
+        parts.append(f"eval {format_percent(view.value(evaluated))}")
     parts += [
-        f"return{role.replace('/', ' ')} {measured(value)}" for role, value in view.section("train/return")
+        f"return{role.replace('/', ' ')} {format_finite(value)}"
+        for role, value in view.section("train/return")
     ]
     if "train/episode_length" in view.latest:
-        parts.append(f"length {measured(view.value('train/episode_length'))}")
-    parts += [f"{name} {measured(value)}" for name, value in view.results()[:3]]
+        parts.append(f"length {format_finite(view.value('train/episode_length'))}")
+    parts += [f"{name} {format_finite(value)}" for name, value in view.results()[:3]]
     losses = [(name, value) for name, value in view.losses() if not isinstance(value, str)]
-    parts += [f"{name} {number(value)}" for name, value in losses[:3]]
+    parts += [f"{name} {format_number(value)}" for name, value in losses[:3]]
     return "  ".join(parts)
 
 
 def evaluation_line(view: RunView, step: int, values: Values) -> str:
     """Formats the evaluation line: score with its interval, phase, return, length, outcomes."""
-    parts = [f"eval   {count(step):>7}"]
+    parts = [f"eval   {format_count(step):>7}"]
     if view.score_column in values:
         mean, low, high = view.interval(values)
         interval = f" [{100 * low:.1f}, {100 * high:.1f}]" if math.isfinite(low + high) else ""
-        parts.append(f"{view.score} {percent(mean)}{interval}")
+        parts.append(f"{view.score} {format_percent(mean)}{interval}")
     parts += _phase(view)
     if "phase_success_rate" in values:
-        parts.append(f"phase {view.score} {percent(values['phase_success_rate'])}")
+        parts.append(f"phase {view.score} {format_percent(values['phase_success_rate'])}")
     for key, label in (("avg_reward", "return"), ("avg_episode_length", "length")):
         if key in values:
-            parts.append(f"{label} {measured(values[key])}")
+            parts.append(f"{label} {format_finite(values[key])}")
     columns = [one.column for one in view.run.spec.measures if one.column in values]
-    parts += [f"{name} {measured(values[name])}" for name in columns[:3]]
+    parts += [f"{name} {format_finite(values[name])}" for name in columns[:3]]
     if values.get("quarantined"):
-        parts.append(f"quarantined {number(values['quarantined'])}")
+        parts.append(f"quarantined {format_number(values['quarantined'])}")
     prefix = "outcome/"
     outcomes = [(k[len(prefix) :], v) for k, v in values.items() if k.startswith(prefix) and v > 0]
-    parts += [f"{name} {percent(value)}" for name, value in outcomes if name not in view.good_outcomes]
+    parts += [f"{name} {format_percent(value)}" for name, value in outcomes if name not in view.good_outcomes]
     return "  ".join(parts)
 
 

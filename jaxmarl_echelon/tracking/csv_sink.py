@@ -9,7 +9,7 @@ import numpy as np
 from jaxmarl_echelon.tracking.base import RunInfo, Sink, Values
 
 
-class Table:
+class CsvTable:
     """A CSV file with the first column `step` and a growing set of further columns.
 
     Every row is flushed. A row with new keys rewrites the file with the extended header under a temporary
@@ -97,13 +97,13 @@ class CsvSink(Sink):
     }
 
     def __init__(self):
-        self._metrics: Table | None = None
-        self._rows: dict[str, Table] = {}
+        self._metrics: CsvTable | None = None
+        self._rows: dict[str, CsvTable] = {}
 
     def open(self, run: RunInfo) -> None:
         """See `Sink`."""
-        self._metrics = Table(run.folder / "metrics.csv", run.resume_step)
-        self._rows = {name: Table(run.folder / file, run.resume_step) for name, file in self.FILES.items()}
+        self._metrics = CsvTable(run.folder / "metrics.csv", run.resume_step)
+        self._rows = {name: CsvTable(run.folder / file, run.resume_step) for name, file in self.FILES.items()}
 
     def write(self, namespace: str, step: int, values: Values) -> None:
         """See `Sink`."""

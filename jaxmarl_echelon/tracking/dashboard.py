@@ -10,7 +10,7 @@ from rich.live import Live
 
 from jaxmarl_echelon.tracking.base import RunInfo, Sink, Values
 from jaxmarl_echelon.tracking.console import ConsoleSink
-from jaxmarl_echelon.tracking.panels import frame
+from jaxmarl_echelon.tracking.panels import compose_dashboard
 from jaxmarl_echelon.tracking.view import RunView
 
 
@@ -73,7 +73,7 @@ class Dashboard(Sink):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         height = max(options.max_height - 1, 1)
         with self._lock:
-            picture = frame(self._view, options.max_width, height, self._now(), self._running)
+            picture = compose_dashboard(self._view, options.max_width, height, self._now(), self._running)
         yield from console.render(picture, options.update(height=height))
 
 

@@ -7,7 +7,7 @@ SPARKS = "▁▂▃▄▅▆▇█"
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
-def count(value: float) -> str:
+def format_count(value: float) -> str:
     """Formats a count with three significant digits and an SI prefix: `950`, `12.3 k`, `4.20 M`."""
     if not math.isfinite(value):
         return "-"
@@ -21,7 +21,7 @@ def count(value: float) -> str:
     raise AssertionError("unreachable")
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Formats a value in at most nine characters: four significant digits; integers in full."""
     if not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
@@ -33,27 +33,27 @@ def number(value: float) -> str:
     return f"{value:.2e}"
 
 
-def fixed(value: float, digits: int) -> str:
+def format_fixed(value: float, digits: int) -> str:
     """Formats a value with `digits` decimals; `-` if not finite."""
     return f"{value:.{digits}f}" if math.isfinite(value) else "-"
 
 
-def measured(value: float) -> str:
-    """Formats a value as `number`; `-` if not finite."""
-    return number(value) if math.isfinite(value) else "-"
+def format_finite(value: float) -> str:
+    """Formats a value as `format_number`; `-` if not finite."""
+    return format_number(value) if math.isfinite(value) else "-"
 
 
-def percent(value: float) -> str:
+def format_percent(value: float) -> str:
     """Formats a fraction as `41.2 %`; `-` if not finite."""
     return f"{100 * value:.1f} %" if math.isfinite(value) else "-"
 
 
-def short_percent(value: float, digits: int = 1) -> str:
+def format_short_percent(value: float, digits: int = 1) -> str:
     """Formats a fraction as `70 %` or `66.7 %`: at most `digits` decimals, without trailing zeros."""
     return f"{round(100 * value, digits):.6g} %" if math.isfinite(value) else "-"
 
 
-def clock(seconds: float) -> str:
+def format_clock(seconds: float) -> str:
     """Formats seconds as `m:ss` or `h:mm:ss`; `-` if not finite."""
     if not math.isfinite(seconds):
         return "-"
@@ -62,7 +62,7 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def sparkline(values: Sequence[float], low: float | None = None, high: float | None = None) -> str:
+def draw_sparkline(values: Sequence[float], low: float | None = None, high: float | None = None) -> str:
     """Draws a sparkline of values, scaled from `low` to `high`, by default their range."""
     if not values:
         return ""
@@ -74,7 +74,7 @@ def sparkline(values: Sequence[float], low: float | None = None, high: float | N
     return "".join(SPARKS[min(max(round((v - low) / (high - low) * top), 0), top)] for v in values)
 
 
-def bar(fraction: float, width: int) -> str:
+def draw_bar(fraction: float, width: int) -> str:
     """Draws a horizontal bar with a resolution of 1/8 cell, padded to `width`."""
     eighths = round(min(max(fraction, 0.0), 1.0) * width * 8) if math.isfinite(fraction) else 0
     full, part = divmod(eighths, 8)

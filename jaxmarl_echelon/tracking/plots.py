@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, PercentFormatter
 
 from jaxmarl_echelon.tracking.csv_sink import read_columns
-from jaxmarl_echelon.tracking.formats import measured, percent
-from jaxmarl_echelon.tracking.view import prominence
+from jaxmarl_echelon.tracking.formats import format_finite, format_percent
+from jaxmarl_echelon.tracking.view import loss_rank
 
 TRAINING, EVALUATION = "#7a9cc6", "#c0392b"
 PHASE, BACK = "#8a8a8a", "#d98880"
@@ -43,7 +43,7 @@ def learning_curve(
       title: figure title.
     """
     metrics, evaluations = read_columns(metrics_csv), read_columns(eval_csv)
-    losses = sorted((name for name in metrics if name.startswith("losses/")), key=prominence)[:MOST_LOSSES]
+    losses = sorted((name for name in metrics if name.startswith("losses/")), key=loss_rank)[:MOST_LOSSES]
     figure = _figure(10.0, 4.2 + (2.2 if losses else 0.0), title)
     upper, lower = figure.subfigures(2, 1, height_ratios=(2, 1)) if losses else (figure, None)
     success, reward = upper.subplots(1, 2)
@@ -197,7 +197,7 @@ def _success_bars(axes: Axes, rows: Rows, colours: Sequence) -> None:
     style = {"fmt": "none", "ecolor": "#303030", "elinewidth": 1.0, "capsize": 2.5}
     axes.errorbar(success[known], places[known], xerr=spread, **style)
     measure = rows[0].get("measure", "success_rate") if len(rows) else "success_rate"
-    shown = measured if measure == RETURN else percent
+    shown = format_finite if measure == RETURN else format_percent
     for place, value, top in zip(places, success, ends[1], strict=True):
         right = np.nanmax([value, top, 0.0]) if math.isfinite(value) else 0.0
         beside = {"xytext": (4, 0), "textcoords": "offset points", "va": "center", "fontsize": 8}

@@ -27,23 +27,23 @@ def pool_plot(path: Path, pool_csv: Path) -> None:
     figure = Figure(figsize=(11.0, 4.6), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
-    ratings(left, rows)
-    image = payoffs(right, rows)
+    plot_ratings(left, rows)
+    image = plot_payoffs(right, rows)
     if image is not None:
         figure.colorbar(image, ax=right, label="score of the learner")
     figure.savefig(path)
 
 
-def ratings(axes: Axes, rows: Rows) -> None:
+def plot_ratings(axes: Axes, rows: Rows) -> None:
     """Plots rating curves: the learner's with its uncertainty, those of others without, snapshots faint."""
-    for name, mine in by_name(rows).items():
+    for name, mine in _group_by_name(rows).items():
         steps, mu, sigma = (np.array([float(row[key]) for row in mine]) for key in ("step", "mu", "sigma"))
         kind = mine[0]["kind"]
-        if is_learner(mine[0]):
+        if _is_own_learner(mine[0]):
             axes.fill_between(steps, mu - sigma, mu + sigma, color=LEARNER, alpha=0.2, linewidth=0)
             axes.plot(steps, mu, color=LEARNER, linewidth=1.8, label=name)
         elif kind in ("learner", "fixed"):
-            axes.plot(steps, mu, linewidth=1.4, label=short(name))
+            axes.plot(steps, mu, linewidth=1.4, label=_shorten_name(name))
         else:
             axes.plot(steps, mu, color=SNAPSHOT, linewidth=0.8, alpha=0.7)
     axes.set_title("rating", loc="left", fontsize=11)
@@ -54,9 +54,9 @@ def ratings(axes: Axes, rows: Rows) -> None:
     axes.legend(framealpha=0.8, edgecolor="none", fontsize=8)
 
 
-def payoffs(axes: Axes, rows: Rows):
+def plot_payoffs(axes: Axes, rows: Rows):
     """Plots a heat map of the learner's score by opponent (rows, by age) and update; grey: no games."""
-    others = {name: mine for name, mine in by_name(rows).items() if not is_learner(mine[0])}
+    others = {name: mine for name, mine in _group_by_name(rows).items() if not _is_own_learner(mine[0])}
     steps = sorted({int(row["step"]) for row in rows})
     if not others or not steps:
         return None
@@ -70,24 +70,24 @@ def payoffs(axes: Axes, rows: Rows):
     extent = (steps[0], steps[-1] + 1, len(order) - 0.5, -0.5)
     image = axes.imshow(score, aspect="auto", vmin=0.0, vmax=1.0, cmap="RdYlGn", extent=extent)
     shown = np.unique(np.linspace(0, len(order) - 1, min(len(order), 20)).astype(int))
-    axes.set_yticks(shown, [short(order[line]) for line in shown], fontsize=7)
+    axes.set_yticks(shown, [_shorten_name(order[line]) for line in shown], fontsize=7)
     axes.set_title("score against each opponent", loc="left", fontsize=11)
     axes.set_xlabel("environment steps")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     return image
 
 
-def short(name: str) -> str:
+def _shorten_name(name: str) -> str:
     """Shortens a name for labels; long names, such as those of frozen runs, keep their end."""
     return name if len(name) <= LONGEST_NAME else f"...{name[-LONGEST_NAME:]}"
 
 
-def is_learner(row: dict[str, str]) -> bool:
+def _is_own_learner(row: dict[str, str]) -> bool:
     """Whether a row describes the learner that owns the table, not another learner of its league."""
     return row["kind"] == "learner" and int(row["entry"]) == 0
 
 
-def by_name(rows: Rows) -> dict[str, Rows]:
+def _group_by_name(rows: Rows) -> dict[str, Rows]:
     """Groups rows by opponent, in order of appearance."""
     found: dict[str, Rows] = {}
     for row in rows:

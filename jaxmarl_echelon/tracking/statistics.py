@@ -10,7 +10,7 @@ import numpy as np
 from scipy import special
 
 
-def wilson(successes: float, n: float, z: float = 1.959963984540054) -> tuple[float, float]:
+def wilson_interval(successes: float, n: float, z: float = 1.959963984540054) -> tuple[float, float]:
     """Wilson score interval of a success probability (Wilson 1927), without continuity correction.
 
     See docs/reference/selfplay.md 8.1.
@@ -39,7 +39,7 @@ def wilson(successes: float, n: float, z: float = 1.959963984540054) -> tuple[fl
     return low, high
 
 
-def student(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+def student_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
     """Student's t interval of a mean of at least two independent values (seeds).
 
     See docs/reference/selfplay.md 8.2.
@@ -105,7 +105,7 @@ def score_interval(sums: ScoreSums) -> tuple[float, float]:
     if not sums.weight:
         return math.nan, math.nan
     if sums.binary:
-        return wilson(sums.value, number)
+        return wilson_interval(sums.value, number)
     if number < 2:
         return 0.0, 1.0
     squares = sums.value_squared - 2.0 * mean * sums.product + mean * mean * sums.weight_squared

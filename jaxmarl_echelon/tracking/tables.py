@@ -6,12 +6,12 @@ from typing import Any
 
 from rich.table import Table
 
-from jaxmarl_echelon.tracking.formats import fixed, measured
+from jaxmarl_echelon.tracking.formats import format_finite, format_fixed
 
 MOST_COLUMNS = 8
 
 
-def actors(rows: Mapping[str, Mapping[str, float]], episodes: int, spec: Any) -> list[Table]:
+def actor_tables(rows: Mapping[str, Mapping[str, float]], episodes: int, spec: Any) -> list[Table]:
     """Table with one row per actor: score with its interval, return, length, non-zero outcomes and measures.
 
     Measures that do not fit into the row are shown in a second table, with one column per actor.
@@ -40,13 +40,16 @@ def actors(rows: Mapping[str, Mapping[str, float]], episodes: int, spec: Any) ->
         cells = [actor]
         if scored:
             names = (spec.score_column, f"{spec.score}_low", f"{spec.score}_high")
-            cells.append(interval(*(values[f"eval_agg/{name}"] for name in names)))
-        cells += [fixed(values["eval_agg/avg_reward"], 1), fixed(values["eval_agg/avg_episode_length"], 0)]
-        cells += [fixed(values[name], 2) for name in outcomes]
-        result.add_row(*cells, *(fixed(values[f"eval_agg/{name}"], 2) for name in beside))
+            cells.append(format_interval(*(values[f"eval_agg/{name}"] for name in names)))
+        cells += [
+            format_fixed(values["eval_agg/avg_reward"], 1),
+            format_fixed(values["eval_agg/avg_episode_length"], 0),
+        ]
+        cells += [format_fixed(values[name], 2) for name in outcomes]
+        result.add_row(*cells, *(format_fixed(values[f"eval_agg/{name}"], 2) for name in beside))
     if len(beside) == len(numbers):
         return [result]
-    below = {name: [fixed(one[f"eval_agg/{name}"], 2) for one in rows.values()] for name in numbers}
+    below = {name: [format_fixed(one[f"eval_agg/{name}"], 2) for one in rows.values()] for name in numbers}
     return [result, _by_row("measures", rows, below)]
 
 
@@ -61,7 +64,7 @@ def _by_row(title: str, columns: Iterable[str], rows: Mapping[str, Sequence[str]
     return result
 
 
-def tasks(rows: Mapping[str, Mapping[str, Mapping[str, float]]], spec: Any) -> list[Table]:
+def task_tables(rows: Mapping[str, Mapping[str, Mapping[str, float]]], spec: Any) -> list[Table]:
     """Tables of the actors' scores per task (spawn point, kind of scene), and of the first actor's rates.
 
     The latter include the score of its worst tenth of the episodes, if evaluations have it.
@@ -75,7 +78,7 @@ def tasks(rows: Mapping[str, Mapping[str, Mapping[str, float]]], spec: Any) -> l
         return []
 
     def cells(found: Mapping[str, Mapping[str, float]], column: str) -> list[str]:
-        return [fixed(values.get(f"eval_agg/{column}", math.nan), 2) for values in found.values()]
+        return [format_fixed(values.get(f"eval_agg/{column}", math.nan), 2) for values in found.values()]
 
     scores = {actor: cells(found, spec.score_column) for actor, found in rows.items()}
     named = [f"outcome/{outcome}" for outcome in spec.outcomes]
@@ -85,14 +88,14 @@ def tasks(rows: Mapping[str, Mapping[str, Mapping[str, float]]], spec: Any) -> l
     return [_by_row(f"{spec.score} by task", first, scores), _by_row(f"{name} by task", first, rates)]
 
 
-def realism(rows: Mapping[str, Mapping[str, float]]) -> Table:
+def realism_table(rows: Mapping[str, Mapping[str, float]]) -> Table:
     """Table of the similarity of rollouts and recordings: one row per score, one column per actor."""
     names = next(iter(rows.values()))
-    cells = {name: [measured(values[name]) for values in rows.values()] for name in names}
+    cells = {name: [format_finite(values[name]) for values in rows.values()] for name in names}
     return _by_row("rollouts compared with recordings", rows, cells)
 
 
-def ladder(rows: Sequence[Mapping[str, Any]], episodes: int) -> Table:
+def ladder_table(rows: Sequence[Mapping[str, Any]], episodes: int) -> Table:
     """Table with one row per stage of a curriculum: success with its interval, and outcome rates."""
     result = Table(title=f"score on {episodes} fresh episodes per phase, deterministic", title_justify="left")
     result.add_column("phase", no_wrap=True)
@@ -101,12 +104,12 @@ def ladder(rows: Sequence[Mapping[str, Any]], episodes: int) -> Table:
     for name in outcomes:
         result.add_column(name.replace("_", " "), justify="right")
     for row in rows:
-        shares = (fixed(row["outcomes"][name], 2) for name in outcomes)
-        result.add_row(row["name"], interval(row["success"], row["low"], row["high"]), *shares)
+        shares = (format_fixed(row["outcomes"][name], 2) for name in outcomes)
+        result.add_row(row["name"], format_interval(row["success"], row["low"], row["high"]), *shares)
     return result
 
 
-def variants(rows: Sequence[Mapping[str, Any]]) -> Table:
+def variant_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Table with one row per variant of a group of runs."""
     result = Table(title="last evaluations, deterministic", title_justify="left")
     result.add_column("variant", no_wrap=True)
@@ -117,13 +120,13 @@ def variants(rows: Sequence[Mapping[str, Any]]) -> Table:
         result.add_row(
             row["name"],
             str(row["seeds"]),
-            interval(row["success"], row["low"], row["high"]),
-            fixed(row["best"], 2),
+            format_interval(row["success"], row["low"], row["high"]),
+            format_fixed(row["best"], 2),
         )
     return result
 
 
-def plan(role: str, sizes: Any) -> Table:
+def update_size_table(role: str, sizes: Any) -> Table:
     """Table of the sizes of an update, one row each; `sizes.rows()` yields name, value and explanation."""
     result = Table(title=f"one update of {role}", title_justify="left")
     result.add_column("size", no_wrap=True)
@@ -134,6 +137,6 @@ def plan(role: str, sizes: Any) -> Table:
     return result
 
 
-def interval(value: float, low: float, high: float) -> str:
+def format_interval(value: float, low: float, high: float) -> str:
     """Formats a value with its interval; `-` if not finite."""
     return f"{value:.2f} [{low:.2f}, {high:.2f}]" if math.isfinite(value) else "-"

@@ -25,7 +25,7 @@ NAMES = {
 }
 
 
-def doc_name(name: str, env: str, opponent: str | None = None) -> str | None:
+def unstable_baselines_name(name: str, env: str, opponent: str | None = None) -> str | None:
     """Returns the name of a metric in Unstable Baselines; None if it has no counterpart.
 
     Args:

@@ -12,12 +12,12 @@ RECENT = 40
 HEADLINES = ("loss", "entropy", "kl", "explained_variance", "gradient_norm", "learning_rate")
 
 
-def prominence(name: str) -> int:
+def loss_rank(name: str) -> int:
     """Returns the display rank of a loss by name; lower ranks are shown first."""
     return next((rank for rank, end in enumerate(HEADLINES) if name.endswith(end)), len(HEADLINES))
 
 
-def with_prefix(values: Values, prefix: str) -> list[tuple[str, float | int | str]]:
+def select_prefix(values: Values, prefix: str) -> list[tuple[str, float | int | str]]:
     """Selects values whose keys start with `prefix`, which is removed."""
     return [(key[len(prefix) :], value) for key, value in values.items() if key.startswith(prefix)]
 
@@ -88,11 +88,11 @@ class RunView:
 
     def section(self, prefix: str) -> list[tuple[str, float | int | str]]:
         """Returns newest values whose full keys start with `prefix`, which is removed; in logged order."""
-        return with_prefix(self.latest, prefix)
+        return select_prefix(self.latest, prefix)
 
     def losses(self) -> list[tuple[str, float | int | str]]:
-        """Returns the newest losses, sorted by `prominence`."""
-        return sorted(self.section("losses/"), key=lambda item: prominence(item[0]))
+        """Returns the newest losses, sorted by `loss_rank`."""
+        return sorted(self.section("losses/"), key=lambda item: loss_rank(item[0]))
 
     def outcomes(self) -> list[tuple[str, float]]:
         """Returns outcome names and rates in training, in the order of `ordered`."""
@@ -178,5 +178,5 @@ class RunView:
         self.evaluations.append((step, dict(values)))
         mean, reward = self.interval(values)[0], float(values.get("avg_reward", math.nan))
         score = (mean, reward if math.isfinite(reward) else -math.inf)
-        if self.run.score_tells and math.isfinite(mean) and score > self._best_score:
+        if self.run.scores_rank_policies and math.isfinite(mean) and score > self._best_score:
             self.best, self._best_score = (step, mean), score

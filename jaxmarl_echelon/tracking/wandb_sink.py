@@ -2,7 +2,7 @@
 
 import secrets
 
-from jaxmarl_echelon.terminal import unattended
+from jaxmarl_echelon.terminal import without_prompts
 from jaxmarl_echelon.tracking.base import TABLES, RunInfo, Sink, Values
 
 ID_FILE = "wandb_id.txt"
@@ -47,7 +47,7 @@ class WandbSink(Sink):
         if run.resume_step is None or not file.exists():
             file.write_text(secrets.token_hex(4))
         # Without an API key wandb would prompt for one below the dashboard and block the run.
-        with unattended():
+        with without_prompts():
             self._run = wandb.init(
                 project=self._project,
                 entity=self._entity,

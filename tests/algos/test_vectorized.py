@@ -10,7 +10,7 @@ from arrays import numbers
 
 from algos.off_policy.sac import SACConfig
 from algos.on_policy.ppo import PPOConfig
-from algos.stacked_agents import in_groups, per_agent
+from algos.stacked_agents import vectorize_over_agents, vectorize_over_groups
 from algos.types import ActionSpec, Rollout, Transition
 
 T, E, A, F = 4, 6, 3, 5
@@ -98,7 +98,7 @@ def assert_close(x, y, **tolerance):
 @pytest.mark.parametrize("make", [ppo_rnn, sac])
 def test_learners_per_agent_become_what_each_would_become_alone(make):
     alone = make()
-    agent = per_agent(alone, A)
+    agent = vectorize_over_agents(alone, A)
     play = transition_of if agent.learns == "step" else rollout_of
     state = numbers(jax.jit(agent.init)(jax.random.key(0)))
     apart = [jax.tree.map(lambda x, i=i: x[i], state) for i in range(A)]
@@ -121,7 +121,7 @@ def test_learners_per_agent_become_what_each_would_become_alone(make):
 @pytest.mark.parametrize("make", [ppo_rnn])
 def test_each_agent_acts_values_and_teaches_with_its_own_parameters(make):
     alone = make()
-    agent = per_agent(alone, A)
+    agent = vectorize_over_agents(alone, A)
     state = different(jax.jit(agent.init)(jax.random.key(0)))
     keys = jax.random.split(jax.random.key(1), 3)
     obs, carry = jax.random.normal(keys[0], (E, A, F)), noise(agent.initial_carry((E, A)))
@@ -177,7 +177,7 @@ def noise(carry):
 def test_groups_of_environments_act_as_each_state_alone(make):
     groups, part = 3, E // 3
     alone = make()
-    bank = in_groups(alone, groups)
+    bank = vectorize_over_groups(alone, groups)
     state = different(jax.jit(jax.vmap(alone.init))(jax.random.split(jax.random.key(0), groups)))
     keys = jax.random.split(jax.random.key(1), 4)
     obs, carry = jax.random.normal(keys[0], (E, A, F)), noise(bank.initial_carry((E, A)))
@@ -198,7 +198,7 @@ def test_groups_of_environments_act_as_each_state_alone(make):
 
 
 def test_groups_that_do_not_come_out_even_are_refused():
-    bank = in_groups(ppo(), 4)
+    bank = vectorize_over_groups(ppo(), 4)
     state = jax.jit(jax.vmap(ppo().init))(jax.random.split(jax.random.key(0), 4))
     with pytest.raises(ValueError, match="^groups=4: must divide the 6 environments$"):
         bank.greedy(state, jnp.zeros((E, A, F)), (), jnp.zeros((E, A), bool), None)

@@ -22,39 +22,43 @@ def state(scale=1.0):
 
 
 def bits(tree):
-    return {name: value.tobytes() for name, value in checkpoints.flatten(tree).items()}
+    return {name: value.tobytes() for name, value in checkpoints.flatten_state(tree).items()}
 
 
 @pytest.mark.parametrize("name", ["run", "größe=[1]*", "a b?"])
 def test_round_trip_is_exact(tmp_path, name):
-    checkpoints.save(tmp_path / name, ("latest",), state(), {"step": 5})
-    found = checkpoints.find(tmp_path / name, "latest")
-    restored = checkpoints.restore(found, jax.eval_shape(state))
+    checkpoints.save_checkpoint(tmp_path / name, ("latest",), state(), {"step": 5})
+    found = checkpoints.find_checkpoint(tmp_path / name, "latest")
+    restored = checkpoints.restore_state(found, jax.eval_shape(state))
     assert bits(restored) == bits(state())
     assert jax.tree.structure(restored) == jax.tree.structure(state())
-    assert checkpoints.metadata(found)["step"] == 5
+    assert checkpoints.read_metadata(found)["step"] == 5
 
 
 def test_arrays_without_elements_are_kept_by_their_shape(tmp_path):
     def some():
         return {"none": jnp.zeros((0, 2)), "one": jnp.ones(1)}
 
-    checkpoints.save(tmp_path, ("latest",), some(), {"step": 5})
-    restored = checkpoints.restore(checkpoints.find(tmp_path, "latest"), jax.eval_shape(some))
+    checkpoints.save_checkpoint(tmp_path, ("latest",), some(), {"step": 5})
+    restored = checkpoints.restore_state(
+        checkpoints.find_checkpoint(tmp_path, "latest"), jax.eval_shape(some)
+    )
     assert restored["none"].shape == (0, 2) and restored["one"] == 1
 
 
 def test_names_point_at_their_own_states_and_others_are_pruned(tmp_path):
-    checkpoints.save(tmp_path, ("latest", "best_eval"), state(1.0), {"step": 1})
-    checkpoints.save(tmp_path, ("latest",), state(2.0), {"step": 2})
-    checkpoints.save(tmp_path, ("latest",), state(3.0), {"step": 3})
+    checkpoints.save_checkpoint(tmp_path, ("latest", "best_eval"), state(1.0), {"step": 1})
+    checkpoints.save_checkpoint(tmp_path, ("latest",), state(2.0), {"step": 2})
+    checkpoints.save_checkpoint(tmp_path, ("latest",), state(3.0), {"step": 3})
     assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == [
         "step_000000000001",
         "step_000000000003",
     ]
     like = jax.eval_shape(state)
     for name, scale in (("best_eval", 1.0), ("latest", 3.0)):
-        assert bits(checkpoints.restore(checkpoints.find(tmp_path, name), like)) == bits(state(scale))
+        assert bits(checkpoints.restore_state(checkpoints.find_checkpoint(tmp_path, name), like)) == bits(
+            state(scale)
+        )
 
 
 def refuse_links(*_, **__):
@@ -63,13 +67,13 @@ def refuse_links(*_, **__):
 
 def three_saved(folder):
     """The checkpoints of three saves: the first one is the best, the last one the latest."""
-    checkpoints.save(folder, ("latest", "best_eval"), state(1.0), {"step": 1})
-    checkpoints.save(folder, ("latest", "best_training"), state(2.0), {"step": 2})
-    checkpoints.save(folder, ("latest",), state(3.0), {"step": 3})
+    checkpoints.save_checkpoint(folder, ("latest", "best_eval"), state(1.0), {"step": 1})
+    checkpoints.save_checkpoint(folder, ("latest", "best_training"), state(2.0), {"step": 2})
+    checkpoints.save_checkpoint(folder, ("latest",), state(3.0), {"step": 3})
 
 
 def steps_of(folder, *names):
-    return [checkpoints.metadata(checkpoints.find(folder, name))["step"] for name in names]
+    return [checkpoints.read_metadata(checkpoints.find_checkpoint(folder, name))["step"] for name in names]
 
 
 def test_checkpoints_work_without_symbolic_links(tmp_path, monkeypatch):
@@ -77,7 +81,7 @@ def test_checkpoints_work_without_symbolic_links(tmp_path, monkeypatch):
     three_saved(tmp_path)
     assert steps_of(tmp_path, "best_eval", "best_training", "latest") == [1, 2, 3]
     assert steps_of(tmp_path / "best_eval", "latest") == [1], "a name is a path, too"
-    checkpoints.rewind(tmp_path, checkpoints.find(tmp_path, "best_training"))
+    checkpoints.rewind_to_checkpoint(tmp_path, checkpoints.find_checkpoint(tmp_path, "best_training"))
     assert sorted(os.listdir(tmp_path)) == [
         "best_eval", "best_training", "latest", "step_000000000001", "step_000000000002",
     ]  # fmt: skip
@@ -107,13 +111,16 @@ def with_copies(folder, names):
 @pytest.mark.parametrize("changed", [with_links, without_names, with_copies])
 def test_copied_run_folder_can_be_read_and_continued(tmp_path, changed):
     three_saved(tmp_path)
-    names = {name: checkpoints.find(tmp_path, name).name for name in ("latest", "best_training", "best_eval")}
+    names = {
+        name: checkpoints.find_checkpoint(tmp_path, name).name
+        for name in ("latest", "best_training", "best_eval")
+    }
     changed(tmp_path, names)
     assert steps_of(tmp_path, "latest") == [3]
     if changed is not without_names:
         assert steps_of(tmp_path, "best_training", "best_eval") == [2, 1]
-    checkpoints.rewind(tmp_path, checkpoints.find(tmp_path, "latest"))
-    checkpoints.save(tmp_path, ("latest", "best_training"), state(4.0), {"step": 4})
+    checkpoints.rewind_to_checkpoint(tmp_path, checkpoints.find_checkpoint(tmp_path, "latest"))
+    checkpoints.save_checkpoint(tmp_path, ("latest", "best_training"), state(4.0), {"step": 4})
     assert steps_of(tmp_path, "latest", "best_training", "step_000000000001") == [4, 4, 1]
     if changed is without_names:
         assert steps_of(tmp_path, "step_000000000002") == [2], "nobody can say that it is no best one"
@@ -123,14 +130,14 @@ def test_copied_run_folder_can_be_read_and_continued(tmp_path, changed):
 
 def test_pointer_to_a_missing_checkpoint_is_one_line(tmp_path):
     three_saved(tmp_path)
-    shutil.rmtree(checkpoints.find(tmp_path, "best_eval"))
+    shutil.rmtree(checkpoints.find_checkpoint(tmp_path, "best_eval"))
     with pytest.raises(checkpoints.CheckpointError, match="best_eval: points at step_0+1, which does not"):
-        checkpoints.find(tmp_path, "best_eval")
+        checkpoints.find_checkpoint(tmp_path, "best_eval")
 
 
 def test_a_run_is_copied_as_it_was_at_a_checkpoint(tmp_path):
     three_saved(tmp_path / "old")
-    checkpoints.copy_until(tmp_path / "old", tmp_path / "new", 2)
+    checkpoints.copy_checkpoints_until(tmp_path / "old", tmp_path / "new", 2)
     assert sorted(os.listdir(tmp_path / "new")) == [
         "best_eval", "best_training", "step_000000000001", "step_000000000002",
     ]  # fmt: skip
@@ -138,17 +145,17 @@ def test_a_run_is_copied_as_it_was_at_a_checkpoint(tmp_path):
 
 
 def test_a_failed_write_leaves_the_previous_checkpoint(tmp_path, monkeypatch):
-    checkpoints.save(tmp_path, ("latest",), state(1.0), {"step": 1})
+    checkpoints.save_checkpoint(tmp_path, ("latest",), state(1.0), {"step": 1})
 
     def full(*_, **__):
         raise OSError("No space left on device")
 
     monkeypatch.setattr(json, "dump", full)
     with pytest.raises(checkpoints.CheckpointError, match="step 2 could not be saved .No space") as caught:
-        checkpoints.save(tmp_path, ("latest",), state(2.0), {"step": 2})
+        checkpoints.save_checkpoint(tmp_path, ("latest",), state(2.0), {"step": 2})
     assert "\n" not in str(caught.value)
-    found = checkpoints.find(tmp_path, "latest")
-    assert bits(checkpoints.restore(found, jax.eval_shape(state))) == bits(state(1.0))
+    found = checkpoints.find_checkpoint(tmp_path, "latest")
+    assert bits(checkpoints.restore_state(found, jax.eval_shape(state))) == bits(state(1.0))
     assert sorted(os.listdir(tmp_path)) == ["latest", "step_000000000001"]
 
 
@@ -173,62 +180,70 @@ def test_full_disk_is_one_line_and_keeps_the_last_checkpoint(tmp_path):
     lines = done.stdout.strip().splitlines()
     assert done.returncode == 0 and len(lines) == 1, done.stderr
     assert "step 2 could not be saved" in lines[0] and lines[0].endswith("latest")
-    found = checkpoints.find(tmp_path, "latest")
-    restored = checkpoints.restore(found, jax.eval_shape(lambda: {"x": jnp.ones(4)}))
-    assert checkpoints.metadata(found)["step"] == 1 and float(restored["x"].sum()) == 4.0
+    found = checkpoints.find_checkpoint(tmp_path, "latest")
+    restored = checkpoints.restore_state(found, jax.eval_shape(lambda: {"x": jnp.ones(4)}))
+    assert checkpoints.read_metadata(found)["step"] == 1 and float(restored["x"].sum()) == 4.0
     assert sorted(os.listdir(tmp_path)) == ["latest", "step_000000000001"]
 
 
 def test_policy_checkpoints_do_not_replace_full_states(tmp_path):
-    checkpoints.save(tmp_path, ("latest",), state(1.0), {"step": 1})
-    checkpoints.save(tmp_path, ("best_eval_phase_0",), {"step": jnp.int32(1)}, {"step": 1}, "policy")
+    checkpoints.save_checkpoint(tmp_path, ("latest",), state(1.0), {"step": 1})
+    checkpoints.save_checkpoint(
+        tmp_path, ("best_eval_phase_0",), {"step": jnp.int32(1)}, {"step": 1}, "policy"
+    )
     assert sorted(os.listdir(tmp_path)) == [
         "best_eval_phase_0", "latest", "policy_000000000001", "step_000000000001",
     ]  # fmt: skip
     like = jax.eval_shape(state)
-    assert bits(checkpoints.restore(checkpoints.find(tmp_path, "latest"), like)) == bits(state(1.0))
-    checkpoints.save(tmp_path, ("best_eval_phase_0",), {"step": jnp.int32(2)}, {"step": 3}, "policy")
-    checkpoints.forget_after(tmp_path, 2)
+    assert bits(checkpoints.restore_state(checkpoints.find_checkpoint(tmp_path, "latest"), like)) == bits(
+        state(1.0)
+    )
+    checkpoints.save_checkpoint(
+        tmp_path, ("best_eval_phase_0",), {"step": jnp.int32(2)}, {"step": 3}, "policy"
+    )
+    checkpoints.remove_later_checkpoints(tmp_path, 2)
     assert sorted(os.listdir(tmp_path)) == ["latest", "step_000000000001"]
 
 
 def test_a_part_of_a_state_is_restored_by_its_place(tmp_path):
-    found = checkpoints.save(tmp_path, ("latest",), {"learners": {"a": {"w": jnp.arange(3)}}}, {"step": 1})
-    part = checkpoints.restore(found, {"w": jax.ShapeDtypeStruct((3,), jnp.int32)}, "['learners']['a']")
+    found = checkpoints.save_checkpoint(
+        tmp_path, ("latest",), {"learners": {"a": {"w": jnp.arange(3)}}}, {"step": 1}
+    )
+    part = checkpoints.restore_state(found, {"w": jax.ShapeDtypeStruct((3,), jnp.int32)}, "['learners']['a']")
     assert part["w"].tolist() == [0, 1, 2]
 
 
 def test_rewinding_forgets_later_checkpoints(tmp_path):
-    first = checkpoints.save(tmp_path, ("latest", "best_training"), state(1.0), {"step": 1})
-    checkpoints.save(tmp_path, ("latest", "best_eval"), state(2.0), {"step": 2})
-    checkpoints.rewind(tmp_path, first)
+    first = checkpoints.save_checkpoint(tmp_path, ("latest", "best_training"), state(1.0), {"step": 1})
+    checkpoints.save_checkpoint(tmp_path, ("latest", "best_eval"), state(2.0), {"step": 2})
+    checkpoints.rewind_to_checkpoint(tmp_path, first)
     assert sorted(os.listdir(tmp_path)) == ["best_training", "latest", "step_000000000001"]
-    assert checkpoints.metadata(checkpoints.find(tmp_path, "latest"))["step"] == 1
+    assert checkpoints.read_metadata(checkpoints.find_checkpoint(tmp_path, "latest"))["step"] == 1
 
 
 def test_mismatched_array_is_named_in_one_line(tmp_path):
-    checkpoints.save(tmp_path, ("latest",), state(), {"step": 1})
-    found = checkpoints.find(tmp_path, "latest")
+    checkpoints.save_checkpoint(tmp_path, ("latest",), state(), {"step": 1})
+    found = checkpoints.find_checkpoint(tmp_path, "latest")
     wider = jax.eval_shape(lambda: state() | {"params": {"a/b": jnp.zeros((2, 4)), "empty": ()}})
     extra = jax.eval_shape(lambda: state() | {"more": jnp.zeros(2)})
     for like, word in ((wider, "float32[2, 3], expected float32[2, 4]"), (extra, "['more']")):
         with pytest.raises(ValueError) as caught:
-            checkpoints.restore(found, like)
+            checkpoints.restore_state(found, like)
         assert word in str(caught.value) and "\n" not in str(caught.value)
     with pytest.raises(ValueError, match="no such folder"):
-        checkpoints.find(tmp_path / "nowhere", "latest")
+        checkpoints.find_checkpoint(tmp_path / "nowhere", "latest")
     with pytest.raises(ValueError, match="no checkpoint named 'best_eval'"):
-        checkpoints.find(tmp_path, "best_eval")
+        checkpoints.find_checkpoint(tmp_path, "best_eval")
 
 
 def test_a_truncated_checkpoint_is_refused(tmp_path):
-    found = checkpoints.save(tmp_path, ("latest",), state(), {"step": 1})
+    found = checkpoints.save_checkpoint(tmp_path, ("latest",), state(), {"step": 1})
     for path in (found / "state").rglob("*"):
         if path.is_file():
             path.write_bytes(path.read_bytes()[: path.stat().st_size // 3])
     with pytest.raises(ValueError, match="damaged checkpoint") as caught:
-        checkpoints.restore(found, jax.eval_shape(state))
+        checkpoints.restore_state(found, jax.eval_shape(state))
     assert "\n" not in str(caught.value)
     (found / checkpoints.METADATA).write_text("{")
     with pytest.raises(ValueError, match="unreadable"):
-        checkpoints.metadata(found)
+        checkpoints.read_metadata(found)

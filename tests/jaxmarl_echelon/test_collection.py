@@ -31,7 +31,7 @@ SAYS = "import atexit, gc; atexit.register(lambda: print(gc.get_threshold()))"
 def test_commands_are_recognised_by_their_invocation(monkeypatch, invoked, started, expected):
     monkeypatch.setattr(sys, "argv", [invoked])
     monkeypatch.setattr(sys, "orig_argv", started)
-    assert collection.is_command() is expected
+    assert collection.is_package_command() is expected
 
 
 @pytest.mark.parametrize(
@@ -62,10 +62,10 @@ def test_programs_that_import_the_package_keep_their_thresholds(repository, tmp_
 
 def test_a_launcher_that_runs_commands_in_its_own_process_collects_rarely():
     before = gc.get_threshold()
-    collection.collect_rarely.cache_clear()
+    collection.raise_gc_thresholds.cache_clear()
     gc.set_threshold(701, 11, 12)
     try:
-        command_line.guarded(gc.get_threshold)
+        command_line.run_guarded(gc.get_threshold)
         assert gc.get_threshold() == collection.THRESHOLDS
     finally:
         gc.set_threshold(*before)

@@ -24,7 +24,7 @@ class Stop(Exception):
 
 def run(monkeypatch, main, *arguments):
     monkeypatch.setattr(sys, "argv", ["program", *map(str, arguments)])
-    command_line.guarded(main)
+    command_line.run_guarded(main)
 
 
 def rivals(folder):
@@ -110,18 +110,18 @@ def test_untrainable_configuration_is_one_line_and_writes_nothing(
 def test_a_frozen_player_comes_from_another_run(monkeypatch, tmp_path):
     """Two programs: one of two learners, one of a learner and what the other run has saved."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(train, "conclude", lambda *_: None)  # pictures that are not looked at
+    monkeypatch.setattr(train, "conclude_job", lambda *_: None)  # pictures that are not looked at
     typed, both = rivals(tmp_path), tmp_path / "both"
-    arguments = command_line.plain([*typed[2:], "controllers.prey=learner"])
+    arguments = command_line.normalize_overrides([*typed[2:], "controllers.prey=learner"])
     begun = begin(both, *command_line.compose_config(arguments, Sources(tmp_path))).policies
     run(monkeypatch, train.script, *typed, "run_name=one", f"controllers.prey=frozen:{both}")
     one = tmp_path / "outputs" / "rivals" / "ppo" / "one"
     assert (one / "summary.json").is_file()
-    saved = evaluate.load(one, "latest")[4].policies
+    saved = evaluate.load_run(one, "latest")[4].policies
     frozen = next(state for name, state in saved.items() if name != "hunter")
     jax.tree.map(np.testing.assert_array_equal, frozen.params, begun["prey"].params)
     # Also against what a run has learnt for the role itself.
-    other = evaluate.load(both, "best_eval", [f"controllers.prey=frozen:{both}@hunter"])[4]
+    other = evaluate.load_run(both, "best_eval", [f"controllers.prey=frozen:{both}@hunter"])[4]
     jax.tree.map(np.testing.assert_array_equal, other.policies["prey"].params, begun["hunter"].params)
 
 
@@ -138,7 +138,7 @@ def test_no_tuning_leaves_the_values_of_the_algorithm():
     plain, choices = command_line.compose_config(["env=f110", "algo=ppo", "tuning=none"])
     tuned, _ = command_line.compose_config(["env=f110", "algo=ppo"])
     assert command_line.tuning_lines(plain, choices) == []
-    told = command_line.leaves(OmegaConf.load(config_directory() / "tuning" / "f110" / "ppo.yaml"))
+    told = command_line.flatten_leaves(OmegaConf.load(config_directory() / "tuning" / "f110" / "ppo.yaml"))
     own = OmegaConf.load(config_directory() / "algo" / "ppo.yaml")
     assert plain.num_envs == 1024 and plain.algo.gamma == 0.99
     assert told and {key: OmegaConf.select(tuned, key) for key in told} == told
@@ -193,19 +193,19 @@ def test_small_batches_are_compiled_with_the_options_that_their_products_need(mo
     ],
 )
 def test_numbers_and_paths_are_read_as_they_are_meant(typed, read):
-    assert command_line.parsed(command_line.readable(typed)) == read
+    assert command_line.parse_override_value(command_line.quote_for_hydra(typed)) == read
 
 
 def test_existing_path_with_commas_is_not_a_list(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "[a,b]").mkdir()
-    assert command_line.parsed(command_line.readable("env.map=[a,b]")) == "[a,b]"
-    assert command_line.parsed(command_line.readable("env.map=[a,c]")) == ["a", "c"]
+    assert command_line.parse_override_value(command_line.quote_for_hydra("env.map=[a,b]")) == "[a,b]"
+    assert command_line.parse_override_value(command_line.quote_for_hydra("env.map=[a,c]")) == ["a", "c"]
 
 
 def test_sweeps_keep_their_values_and_faults_stay_faults():
-    assert command_line.readable("seed=1e1,2e1") == "seed=10,20"
-    assert command_line.readable("seed=[1") == "seed=[1"
+    assert command_line.quote_for_hydra("seed=1e1,2e1") == "seed=10,20"
+    assert command_line.quote_for_hydra("seed=[1") == "seed=[1"
 
 
 @pytest.mark.parametrize(
@@ -213,19 +213,19 @@ def test_sweeps_keep_their_values_and_faults_stay_faults():
     [("--algo.gamma=0.9", "algo.gamma=0.9"), ("--seed=3", "seed=3"), ("seed=3", "seed=3")],
 )
 def test_overrides_may_begin_with_dashes(typed, override):
-    assert train.parse([typed]).overrides == [override]
+    assert train.parse_train_arguments([typed]).overrides == [override]
 
 
 def test_options_keep_their_dashes():
-    read = train.parse(["--config-name=mine", "--cfg=job", "--package=algo", "--seed=3"])
+    read = train.parse_train_arguments(["--config-name=mine", "--cfg=job", "--package=algo", "--seed=3"])
     assert (read.config_name, read.cfg, read.package, read.overrides) == ("mine", "job", "algo", ["seed=3"])
 
 
 def test_only_sweepers_that_search_take_intervals():
     interval = "algo.gamma=interval(0.9,0.99)"
     with pytest.raises(command_line.UsageError, match="intervals need"):
-        command_line.combinations([interval], Sources())
-    searched = command_line.combinations([interval, "hydra/sweeper=optuna"], Sources())
+        command_line.expand_sweep([interval], Sources())
+    searched = command_line.expand_sweep([interval, "hydra/sweeper=optuna"], Sources())
     assert [chosen[0] for chosen in searched] == ["algo.gamma=0.9", "algo.gamma=0.99"]
 
 
@@ -245,7 +245,7 @@ def test_a_platform_without_a_device_is_one_line(monkeypatch, capsys, failure):
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
     monkeypatch.setattr(jax, "devices", nothing)
     with pytest.raises(SystemExit) as caught:
-        command_line.guarded(jax.devices)
+        command_line.run_guarded(jax.devices)
     assert caught.value.code == 2
     assert capsys.readouterr().err == (
         "error: JAX_PLATFORMS=cuda: device not found on this machine; allowed: cpu, or leave it unset\n"
@@ -257,7 +257,7 @@ def test_program_failures_are_not_reported_as_missing_devices():
         raise RuntimeError("the run failed")
 
     with pytest.raises(RuntimeError, match="the run failed"):
-        command_line.guarded(fail)
+        command_line.run_guarded(fail)
 
 
 def test_double_precision_is_refused_in_one_line(monkeypatch, capsys, tmp_path):
@@ -281,7 +281,7 @@ def test_scenes_are_built_after_all_other_settings_were_read(monkeypatch, capsys
     def build(*_):
         raise AssertionError("scenes are built")
 
-    monkeypatch.setattr(library, "scenes", build)
+    monkeypatch.setattr(library, "load_scenes", build)
     with pytest.raises(SystemExit):
         run(monkeypatch, train.main, "env=drive", wrong)
     assert words in capsys.readouterr().err
@@ -291,8 +291,8 @@ def test_stopped_run_prints_how_to_continue(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(plots, "learning_curve", lambda *_, **__: None)
     folder = tmp_path / ("long" * 30) / "it's"
     job = train.Job({}, None, None, 0, False, None, {}, None)
-    train.conclude(job, folder, {"status": "stopped"})
+    train.conclude_job(job, folder, {"status": "stopped"})
     (hint,) = [line for line in capsys.readouterr().out.splitlines() if "continue" in line]
     assert shlex.split(hint.partition("continue with ")[2]) == [f"resume={folder}"]
-    train.conclude(job, folder, {"status": "finished"})
+    train.conclude_job(job, folder, {"status": "finished"})
     assert "continue" not in capsys.readouterr().out

@@ -149,11 +149,11 @@ def test_missing_and_shadowing_folders_are_rejected(call, tmp_path):
 
 
 def test_a_sweep_trains_and_resumes_without_the_folder(call, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(train, "conclude", lambda *_: None)  # its pictures are not looked at
+    monkeypatch.setattr(train, "conclude_job", lambda *_: None)  # its pictures are not looked at
     chosen = ("--config-dir", folder, "env=probe", "algo=mine", "tracking=quiet")
     call("-m", *chosen, *SIZES)
     run = tmp_path / "outputs" / "probe" / "mine" / "one"
-    assert checkpoints.exists(run, "latest")
+    assert checkpoints.has_checkpoint(run, "latest")
     again = ("--cfg", "job", f"resume={run}", "env=probe", "algo.gamma=0.5")
     (shown,) = yaml.safe_load_all(call(*again))
     assert shown["env"]["horizon"] == 4 and shown["algo"]["gamma"] == 0.5
@@ -179,7 +179,7 @@ def test_the_launcher_of_slurm_is_hydras_and_no_group_of_runs(call):
         launcher = compose("config", overrides=typed, return_hydra_config=True).hydra.launcher
     assert launcher._target_.endswith("SlurmLauncher")
     assert (launcher.nodes, launcher.gpus_per_node, launcher.max_num_timeout) == (1, 8, 5)
-    assert "hydra" not in command_line.groups()
+    assert "hydra" not in command_line.config_groups()
     if find_spec("submitit") is None:
         message = call("-m", "hydra/launcher=slurm", "env=f110", status=2)
         assert "hydra/launcher=slurm: needs the package hydra-submitit-launcher" in message

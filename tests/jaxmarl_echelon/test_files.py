@@ -47,15 +47,15 @@ def project(tmp_path, monkeypatch):
 
 
 def metadata(place):
-    return checkpoints.metadata(place)
+    return checkpoints.read_metadata(place)
 
 
 def test_checkpoints_hold_absolute_paths_and_digests(project):
     folder, place = project
     held = metadata(place)["config"]
     assert (held["env"]["map"], held["env"]["centerline"]) == (str(folder / HALL), str(folder / MINE))
-    assert set(input_files.of(metadata(place))) == {str(folder / HALL), str(folder / MINE)}
-    digests = input_files.of(metadata(place))[str(folder / HALL)]
+    assert set(input_files.files_in_metadata(metadata(place))) == {str(folder / HALL), str(folder / MINE)}
+    digests = input_files.files_in_metadata(metadata(place))[str(folder / HALL)]
     assert set(digests) == {"hall.yaml", "hall.png"} and all(len(one) == 64 for one in digests.values())
 
 
@@ -66,12 +66,12 @@ def test_a_run_is_read_from_every_folder_and_takes_no_other_file_of_that_name(pr
     draw_map(other)
     (other / MINE).write_text("3,3\n4,3\n4,4\n3,3\n")
     monkeypatch.chdir(other)
-    env = build.read(build.saved(metadata(place))).env
+    env = build.build_run_config(build.read_saved_config(metadata(place))).env
     assert env.maps[0].files[0] == folder / HALL and env.maps[0].centerline.source == str(folder / MINE)
     # Where the file is gone, a namesake with other contents is not taken either.
     shutil.rmtree(folder / "maps")
     with pytest.raises(ValueError, match=f"{folder / MINE}.*no readable"):
-        build.read(build.saved(metadata(place)))
+        build.build_run_config(build.read_saved_config(metadata(place)))
 
 
 def test_a_project_may_move_as_a_whole(project, monkeypatch, tmp_path):
@@ -80,7 +80,7 @@ def test_a_project_may_move_as_a_whole(project, monkeypatch, tmp_path):
     shutil.copytree(folder, moved)
     shutil.rmtree(folder / "maps")
     monkeypatch.chdir(moved)
-    saved = build.saved(metadata(place))
+    saved = build.read_saved_config(metadata(place))
     assert saved.env.map == str(moved / HALL) and saved.env.centerline == str(moved / MINE)
 
 
@@ -89,10 +89,10 @@ def test_a_file_may_be_named_otherwise_when_a_run_is_resumed(project, monkeypatc
     monkeypatch.chdir(folder / "maps")
     shutil.copytree(folder / "maps", folder / "copy")
     for name in ("hall.yaml", f"{folder}/maps/../{HALL}", "../copy/hall.yaml"):
-        assert train.continuation(place, [f"env.map={name}"]).config.env.map == name
+        assert train.find_resume_point(place, [f"env.map={name}"]).config.env.map == name
     (folder / "copy" / "hall.yaml").write_text("image: hall.png\nresolution: 0.2\norigin: [0, 0, 0]\n")
     with pytest.raises(ValueError, match="a resumed run keeps its env.map="):
-        train.continuation(place, ["env.map=../copy/hall.yaml"])
+        train.find_resume_point(place, ["env.map=../copy/hall.yaml"])
 
 
 @pytest.mark.parametrize("name", ["hall.yaml", "hall.png", "mine.csv"])
@@ -106,9 +106,9 @@ def test_every_reader_of_a_run_reports_edited_files(project, name, capsys):
     else:
         path.write_text("# edited\n" + path.read_text())
     for read in (
-        lambda: train.resume(place, ["total_env_steps=32"]),
-        lambda: evaluate.load(place, "latest"),
-        lambda: evaluate.load(place, "latest", ["env.max_steps=10"]),
+        lambda: train.resume_run(place, ["total_env_steps=32"]),
+        lambda: evaluate.load_run(place, "latest"),
+        lambda: evaluate.load_run(place, "latest", ["env.max_steps=10"]),
     ):
         with pytest.raises(ValueError) as caught:
             read()
@@ -119,7 +119,7 @@ def test_every_reader_of_a_run_reports_edited_files(project, name, capsys):
         policies.load_policy(place)
     assert f"{path} has changed" in capsys.readouterr().err
     with pytest.raises(checkpoints.CheckpointError, match="damaged checkpoint"):
-        evaluate.load(place, "latest", [f"env.map={HALL}", f"env.centerline={MINE}"])
+        evaluate.load_run(place, "latest", [f"env.map={HALL}", f"env.centerline={MINE}"])
 
 
 def write_run(folder, step):
@@ -141,37 +141,41 @@ def test_teachers_and_frozen_policies_are_files_too(tmp_path, monkeypatch, capsy
         pool=SimpleNamespace(fixed=("random", "frozen:fixed")),
         algos={"red": SimpleNamespace(teacher="teacher")},
     )
-    read = input_files.read_by(config)
+    read = input_files.hash_input_files(config)
     assert set(read) == {str(tmp_path / name) for name in ("teacher", "rival", "fixed")}
-    assert str(tmp_path / "teacher") not in input_files.read_by(config, learning=False)
+    assert str(tmp_path / "teacher") not in input_files.hash_input_files(config, learning=False)
     plain = {
         "controllers": {"blue": "frozen:rival@red"},
         "pool": {"fixed": ["random", "frozen:fixed"]},
         "algo": {"teacher": "teacher"},
         "run_name": "teacher",
     }
-    held = input_files.named_absolutely(plain, read)
+    held = input_files.with_absolute_paths(plain, read)
     assert held["controllers"] == {"blue": f"frozen:{tmp_path}/rival@red"}
     assert held["pool"] == {"fixed": ["random", f"frozen:{tmp_path}/fixed"]}
     assert held["algo"] == {"teacher": f"{tmp_path}/teacher"} and held["run_name"] == "teacher"
-    assert input_files.same(held["controllers"]["blue"], "frozen:rival@red", read)
-    assert not input_files.same(held["controllers"]["blue"], "frozen:rival@blue", read)
-    assert not input_files.same(held["controllers"]["blue"], "frozen:teacher@red", read)
+    assert input_files.same_files(held["controllers"]["blue"], "frozen:rival@red", read)
+    assert not input_files.same_files(held["controllers"]["blue"], "frozen:rival@blue", read)
+    assert not input_files.same_files(held["controllers"]["blue"], "frozen:teacher@red", read)
     # The run's own checkpoints hold the policies of controllers and teachers, but not those of a pool.
     write_run(tmp_path / "rival", 16)
-    input_files.require_same(read, input_files.read_by(config), "RUN", input_files.held(config))
+    input_files.require_unchanged_files(
+        read, input_files.hash_input_files(config), "RUN", input_files.policy_runs_in_state(config)
+    )
     assert f"{tmp_path}/rival/checkpoints/step_" in capsys.readouterr().err
     write_run(tmp_path / "fixed", 16)
     with pytest.raises(checkpoints.CheckpointError, match=f"{tmp_path}/fixed/checkpoints/step_.* since RUN"):
-        input_files.require_same(read, input_files.read_by(config), "RUN", input_files.held(config))
+        input_files.require_unchanged_files(
+            read, input_files.hash_input_files(config), "RUN", input_files.policy_runs_in_state(config)
+        )
 
 
 def test_folders_of_scenes_are_files_too(tmp_path):
     for name in ("a.json", "b.json", "c.txt"):
         (tmp_path / name).write_text("{}")
     chosen = SceneSettings(scenes=str(tmp_path), eval_scenes=str(tmp_path))
-    assert library.files(chosen) == {str(tmp_path): (tmp_path / "a.json", tmp_path / "b.json")}
-    assert library.files(SceneSettings()) == {}
+    assert library.list_scene_files(chosen) == {str(tmp_path): (tmp_path / "a.json", tmp_path / "b.json")}
+    assert library.list_scene_files(SceneSettings()) == {}
 
 
 def test_very_many_files_have_one_digest(tmp_path):
@@ -184,8 +188,8 @@ def test_very_many_files_have_one_digest(tmp_path):
         pool=SimpleNamespace(fixed=()),
         algos={},
     )
-    before = input_files.read_by(config)
+    before = input_files.hash_input_files(config)
     assert set(before[str(tmp_path)]) == {"300 files"}
     paths[7].write_text("[]")
     with pytest.raises(checkpoints.CheckpointError, match="300 files has changed"):
-        input_files.require_same(before, input_files.read_by(config), "RUN")
+        input_files.require_unchanged_files(before, input_files.hash_input_files(config), "RUN")

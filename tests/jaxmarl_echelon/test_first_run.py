@@ -36,7 +36,7 @@ def first_run(shown, tmp_path_factory):
 
 def run(monkeypatch, main, *arguments):
     monkeypatch.setattr(sys, "argv", ["program", *map(str, arguments)])
-    command_line.guarded(main)
+    command_line.run_guarded(main)
 
 
 def keep_result(monkeypatch, name, keep):
@@ -56,7 +56,7 @@ def test_a_run_leaves_its_folder(first_run):
     for name in ("config.yaml", "metrics.csv", "eval.csv", "summary.json", "learning_curve.png"):
         assert (folder / name).stat().st_size > 0
     for name in ("latest", "best_eval"):
-        assert (checkpoints.find(folder, name) / "metadata.json").is_file()
+        assert (checkpoints.find_checkpoint(folder, name) / "metadata.json").is_file()
     device = jax.devices()[0]
     assert device.platform in json.loads((folder / "summary.json").read_text())["device"]
     with Image.open(folder / "learning_curve.png") as picture:
@@ -73,7 +73,7 @@ def test_the_same_name_twice_is_refused(monkeypatch, capsys, shown, first_run):
 def test_evaluate_reproduces_the_score_and_draws(monkeypatch, capsys, first_run, tmp_path):
     seen = {}
     keep_result(monkeypatch, "play_actors", lambda _, played: seen.update(table=played["trained policy"]))
-    keep_result(monkeypatch, "interesting", lambda given, _: seen.update(picture=given[1]))
+    keep_result(monkeypatch, "select_episode", lambda given, _: seen.update(picture=given[1]))
     run(monkeypatch, evaluate.main, first_run[1], "--baselines", "--output", tmp_path)
     said = " ".join(capsys.readouterr().out.split())
     for word in ("trained policy", "untrained policy", "random", "standing", "reproduced exactly"):
@@ -100,7 +100,7 @@ def test_realism_needs_recordings(monkeypatch, capsys, first_run, tmp_path):
 
 def test_a_policy_is_scored_on_every_phase(monkeypatch, capsys, first_run, tmp_path):
     # On another map than line2 the standing attacker comes unasked. What is drawn of episodes is shown above.
-    monkeypatch.setattr(evaluate, "show", lambda *_, **__: None)
+    monkeypatch.setattr(evaluate, "show_episodes", lambda *_, **__: None)
     words = ("env.map=track:3", "env.max_steps=60", "--ladder", "--episodes", "2", "--output", tmp_path)
     run(monkeypatch, evaluate.main, first_run[1], *words)
     said = capsys.readouterr().out
@@ -142,8 +142,8 @@ def test_the_code_at_the_top_of_the_readme(monkeypatch, shown, first_run):
 
 def test_a_loaded_policy_is_that_of_its_checkpoint(first_run):
     _, folder = first_run
-    _, _, config, _, best = evaluate.load(folder, "best_eval")
-    latest = checkpoints.restore(checkpoints.find(folder, "latest"), best)
+    _, _, config, _, best = evaluate.load_run(folder, "best_eval")
+    latest = checkpoints.restore_state(checkpoints.find_checkpoint(folder, "latest"), best)
     assert len(repr(je.load_policy(folder))) < 200
     for name, state in (("best_eval", best), ("latest", latest)):
         ours, theirs = je.load_policy(folder, "attacker", name), je.make_policy(config, state)

@@ -14,7 +14,7 @@ import pytest
 
 import jaxmarl_echelon as je
 from jaxmarl_echelon import checkpoints, command_line, train
-from jaxmarl_echelon.training.acting.state import View
+from jaxmarl_echelon.training.acting.state import ControllerView
 from jaxmarl_echelon.training.config import build
 from jaxmarl_echelon.training.program.program import make_program
 
@@ -98,7 +98,7 @@ def test_api_raises_the_errors_of_the_command_line(monkeypatch, capsys, tmp_path
         je.make(name, **settings)
     monkeypatch.setattr(sys, "argv", ["train", *typed])
     with pytest.raises(SystemExit) as ended:
-        command_line.guarded(train.main)
+        command_line.run_guarded(train.main)
     assert ended.value.code == 2
     assert capsys.readouterr().err == f"error: {' '.join(str(raised.value).split())}\n"
 
@@ -165,7 +165,7 @@ def test_a_policy_acts_as_in_evaluations(mine, algo):
     for step in range(3):
         obs = jax.random.normal(jax.random.key(step), (4, 1, 1))
         reset = jnp.array([step == 0, step == 2, False, True])
-        view = View(None, None, time.replace(obs={probes.ROLE: obs}))
+        view = ControllerView(None, None, time.replace(obs={probes.ROLE: obs}))
         kept, expected, _ = controller.act(None, run.policies[probes.ROLE], kept, view, reset)
         action, memory = act(obs, memory, reset[:, None])
         np.testing.assert_allclose(action, expected, rtol=1e-5, atol=1e-6)
@@ -251,9 +251,9 @@ def test_a_policy_needs_no_package_that_only_showed_its_run(monkeypatch, tmp_pat
     config, choices = command_line.compose_config(
         ["env=target", "tracking=wandb", "num_envs=4", "algo.widths=[8]"], command_line.Sources(mine)
     )
-    run = make_program(build.read(config))
+    run = make_program(build.build_run_config(config))
     state = jax.jit(lambda key: run.policy(run.init(key)))(jax.random.key(0))
     facts = {"step": 0, "config": {**command_line.OmegaConf.to_container(config), "choices": choices}}
-    checkpoints.save(tmp_path / "checkpoints", ("best_eval",), state, facts, "policy")
+    checkpoints.save_checkpoint(tmp_path / "checkpoints", ("best_eval",), state, facts, "policy")
     monkeypatch.setitem(sys.modules, "wandb", None)
     assert je.load_policy(tmp_path).role.name == probes.ROLE

@@ -24,7 +24,7 @@ def test_a_command_ends_in_one_line(monkeypatch, tmp_path, capsys):
     (tmp_path / "algos.py").write_text("")
     monkeypatch.delitem(sys.modules, "algos")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(installation, "is_command", lambda: True)
+    monkeypatch.setattr(installation, "is_package_command", lambda: True)
     with pytest.raises(SystemExit) as caught:
         installation.require_own_packages()
     assert caught.value.code == 2 and capsys.readouterr().err.count("\n") == 1

@@ -16,7 +16,9 @@ from jaxmarl_echelon.checkpoints import CheckpointError
 def lock_of(process, host=None):
     """The text of a lock that a process of this machine, or of another, has made."""
     host = host or run_lock.socket.gethostname()
-    return json.dumps({"host": host, "process": process, "started": run_lock.started(process), "beats": 0})
+    return json.dumps(
+        {"host": host, "process": process, "started": run_lock.process_start_time(process), "beats": 0}
+    )
 
 
 @pytest.fixture
@@ -31,13 +33,13 @@ def child():
 def test_a_folder_is_held_by_one_process_until_it_lets_go(tmp_path, child):
     folders = tmp_path / "run", tmp_path / "run" / "seed_0"
     for folder in folders:
-        with run_lock.held(folders):
-            (line,) = pytest.raises(run_lock.LockedError, run_lock.held([folder]).__enter__).value.args
+        with run_lock.hold_locks(folders):
+            (line,) = pytest.raises(run_lock.LockedError, run_lock.hold_locks([folder]).__enter__).value.args
             assert f"process {os.getpid()} on" in line and str(folder) in line and "\n" not in line
         assert not list(tmp_path.rglob(".*")) and not list(tmp_path.rglob("*.lock"))
     (folders[1] / run_lock.NAME).write_text(lock_of(child.pid))
     with pytest.raises(run_lock.LockedError, match=f"process {child.pid} "):
-        run_lock.held(folders).__enter__()
+        run_lock.hold_locks(folders).__enter__()
     assert [path.parent for path in tmp_path.rglob(run_lock.NAME)] == [folders[1]], "it holds none of them"
 
 
@@ -52,19 +54,19 @@ def test_lock_of_a_dead_process_is_taken_over(tmp_path, child, monkeypatch):
     monkeypatch.setattr(run_lock, "BEAT", 0.1)
     for left in (running, later, "", "{", "[]", lock_of(os.getpid(), "elsewhere")):
         lock.write_text(left)
-        with run_lock.held([tmp_path]):
+        with run_lock.hold_locks([tmp_path]):
             assert json.loads(lock.read_text())["process"] == os.getpid()
         assert os.listdir(tmp_path) == []
 
 
 def test_a_process_on_another_host_shows_that_it_lives(tmp_path, monkeypatch):
     monkeypatch.setattr(run_lock, "BEAT", 0.05)
-    with run_lock.held([tmp_path]):
+    with run_lock.hold_locks([tmp_path]):
         # From where another host stands, which cannot look the process up.
         monkeypatch.setattr(run_lock.socket, "gethostname", lambda: "another")
         begin = time.monotonic()
         with pytest.raises(run_lock.LockedError):
-            run_lock.held([tmp_path]).__enter__()
+            run_lock.hold_locks([tmp_path]).__enter__()
         assert time.monotonic() - begin < run_lock.PATIENCE / 2
     assert os.listdir(tmp_path) == []
 
@@ -81,22 +83,25 @@ def test_a_run_does_not_begin_in_a_folder_that_is_in_use(tmp_path):
         raise AssertionError("it has begun")
 
     job = train.Job({}, written, None, 0, ("seed_0",), None, {}, None)
-    with run_lock.held([tmp_path / "seed_0"]), pytest.raises(run_lock.LockedError, match="seed_0"):
-        train.execute(job, tmp_path, None)
+    with run_lock.hold_locks([tmp_path / "seed_0"]), pytest.raises(run_lock.LockedError, match="seed_0"):
+        train.execute_job(job, tmp_path, None)
     assert [path.name for path in tmp_path.rglob("*")] == ["seed_0"]
 
 
 def test_a_run_that_is_being_written_is_not_read_to_be_continued(tmp_path):
     for path in ("run", "run/checkpoints", "run/checkpoints/best_eval", "run/seed_0"):
-        with run_lock.held([tmp_path / "run"]), pytest.raises(run_lock.LockedError, match="is writing into"):
-            train.resume(tmp_path / path, [])
+        with (
+            run_lock.hold_locks([tmp_path / "run"]),
+            pytest.raises(run_lock.LockedError, match="is writing into"),
+        ):
+            train.resume_run(tmp_path / path, [])
     with pytest.raises(CheckpointError, match="has no checkpoint"):
-        train.resume(tmp_path / "run", [])
+        train.resume_run(tmp_path / "run", [])
 
 
 def saved(folder, step, names=("latest",), **facts):
     place = folder / "checkpoints"
-    return checkpoints.save(place, names, {"x": jnp.full(1, step)}, {"step": step, **facts})
+    return checkpoints.save_checkpoint(place, names, {"x": jnp.full(1, step)}, {"step": step, **facts})
 
 
 def test_a_run_goes_on_from_its_newest_checkpoint_only(tmp_path):
@@ -106,7 +111,7 @@ def test_a_run_goes_on_from_its_newest_checkpoint_only(tmp_path):
     with pytest.raises(CheckpointError, match="resume=typed: .* step 1; .* to step 2, .* as=NEW_NAME"):
         run_folders.require_newest(first, "typed")
     saved(tmp_path, 2, ("best_eval", "best_training"))
-    run_folders.require_newest(checkpoints.find(tmp_path, "best_training"), tmp_path)
+    run_folders.require_newest(checkpoints.find_checkpoint(tmp_path, "best_training"), tmp_path)
 
 
 def test_group_does_not_continue_over_a_member_with_later_checkpoints(tmp_path):
@@ -128,12 +133,14 @@ def test_a_group_is_copied_with_the_tables_and_checkpoints_of_its_members(tmp_pa
     for table in (old / "metrics.csv", old / "seed_0" / "eval.csv", old / "seed_0" / "notes.csv"):
         table.write_text("step\n1\n2\n")
     copy = run_folders.copy_run(first, new)
-    assert checkpoints.metadata(copy)["step"] == 1 and copy.parent == new / "checkpoints"
+    assert checkpoints.read_metadata(copy)["step"] == 1 and copy.parent == new / "checkpoints"
     tables = [str(path.relative_to(new)) for path in new.rglob("*.csv")]
     assert sorted(tables) == ["metrics.csv", "seed_0/eval.csv"]
     for folder in (new, new / "seed_0"):
         assert [path.name for path in folder.glob("checkpoints/step_*")] == [copy.name]
-    assert checkpoints.exists(new / "seed_0", "best_1") and not checkpoints.exists(new / "seed_0", "best_2")
+    assert checkpoints.has_checkpoint(new / "seed_0", "best_1") and not checkpoints.has_checkpoint(
+        new / "seed_0", "best_2"
+    )
 
 
 def test_failed_copy_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from jaxmarl_echelon import command_line
-from jaxmarl_echelon.terminal import unattended
+from jaxmarl_echelon.terminal import without_prompts
 
 
 def speak(result="done"):
@@ -21,7 +21,7 @@ def test_a_full_disk_under_the_output_ends_the_command_in_one_line(monkeypatch, 
         monkeypatch.setattr(sys, "stdout", full)
         reached = []
         with pytest.raises(SystemExit) as caught:
-            command_line.guarded(lambda: reached.append(speak()))
+            command_line.run_guarded(lambda: reached.append(speak()))
         assert sys.stdout is full
     assert caught.value.code == 1 and reached == ["done"]
     assert capsys.readouterr().err.splitlines() == [
@@ -34,7 +34,7 @@ def test_command_continues_after_a_closed_pipe(monkeypatch, capsys):
     os.close(reading)
     with os.fdopen(writing, "w") as output:
         monkeypatch.setattr(sys, "stdout", output)
-        assert command_line.guarded(speak) == "done"
+        assert command_line.run_guarded(speak) == "done"
     assert capsys.readouterr().err.splitlines() == [
         "standard output: Broken pipe; further output is discarded"
     ]
@@ -45,18 +45,18 @@ def test_errors_of_buffered_output_are_reported_at_the_end(monkeypatch, capsys):
     os.close(reading)
     with os.fdopen(writing, "w") as output:
         monkeypatch.setattr(sys, "stdout", output)
-        command_line.guarded(lambda: print("a word that stays in the buffer"))
+        command_line.run_guarded(lambda: print("a word that stays in the buffer"))
     assert "Broken pipe" in capsys.readouterr().err
 
 
 def test_output_that_works_is_left_alone(capsys):
-    assert command_line.guarded(speak) == "done"
+    assert command_line.run_guarded(speak) == "done"
     assert capsys.readouterr() == ("words\n" * 3, "")
 
 
 def test_libraries_cannot_prompt_the_user(monkeypatch):
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     before = sys.stdin
-    with unattended():
+    with without_prompts():
         assert not sys.stdin.isatty() and sys.stdin.readline() == ""
     assert sys.stdin is before

@@ -5,7 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from physics.bicycle import Drive, Motion, classic, jerk, puffer, wrap
+from physics.bicycle import (
+    JerkState,
+    Motion,
+    step_classic_bicycle,
+    step_jerk_bicycle,
+    step_puffer_bicycle,
+    wrap_angle,
+)
 
 DT = 0.1
 
@@ -30,19 +37,21 @@ def test_one_step_of_the_classic_model():
     before, acceleration, steering, wheelbase, after = (
         np.array(c, np.float32) for c in zip(*CLASSIC, strict=True)
     )
-    moved = jax.jit(classic, static_argnums=4)(Motion(*before.T), acceleration, steering, wheelbase, DT)
+    moved = jax.jit(step_classic_bicycle, static_argnums=4)(
+        Motion(*before.T), acceleration, steering, wheelbase, DT
+    )
     close(moved, after.T)
 
 
 def test_ten_steps_of_the_classic_model_and_the_way_to_a_goal():
     motion = Motion(*np.float32([0, 0, 0, 5]))
     for _ in range(10):
-        motion = classic(motion, 1.333, 0.167, 4.5, DT)
+        motion = step_classic_bicycle(motion, 1.333, 0.167, 4.5, DT)
     close(motion, [5.5656958, 1.0083073, 0.2115171, 6.333])
     motion = Motion(*np.zeros(4, np.float32))
     reached = []
     for _ in range(52):
-        motion = classic(motion, 1.333, 0.0, 4.5, DT)
+        motion = step_classic_bicycle(motion, 1.333, 0.0, 4.5, DT)
         reached.append(20 - float(motion.x) < 2.0)
     assert reached.index(True) == 51 and float(motion.x) == pytest.approx(18.02216, rel=1e-5)
 
@@ -68,11 +77,11 @@ def test_puffer_steps_match_recorded_numbers(gain, first, second, braked):
     cases = [([0, 0, 0, 10], 2.667, 0.167, first), ([3, -2, 1.2, 8], -4.0, -0.5, second)]
     for (x, y, heading, speed), acceleration, steering, after in cases:
         velocity = speed * jnp.array([jnp.cos(heading), jnp.sin(heading)])
-        motion, velocity = puffer(
+        motion, velocity = step_puffer_bicycle(
             Motion(x, y, heading, speed), velocity, acceleration, steering, 4.5, DT, gain
         )
         close([*motion[:3], *velocity], after)
-    _, velocity = puffer(Motion(0.0, 0.0, 0.0, 0.0), jnp.zeros(2), -4.0, 0.0, 4.5, DT, gain)
+    _, velocity = step_puffer_bicycle(Motion(0.0, 0.0, 0.0, 0.0), jnp.zeros(2), -4.0, 0.0, 4.5, DT, gain)
     close(velocity, [braked, 0.0])
 
 
@@ -93,20 +102,20 @@ JERK = [
 
 def test_one_step_of_the_jerk_model():
     before, along, across, wheelbase, after = (np.array(c, np.float32) for c in zip(*JERK, strict=True))
-    motion, drive = jax.jit(jerk, static_argnums=5)(
-        Motion(*before.T[:4]), Drive(*before.T[4:]), along, across, wheelbase, DT
+    motion, drive = jax.jit(step_jerk_bicycle, static_argnums=5)(
+        Motion(*before.T[:4]), JerkState(*before.T[4:]), along, across, wheelbase, DT
     )
     close([*motion, *drive], after.T)
 
 
 def test_ten_steps_of_the_jerk_model():
-    motion, drive = Motion(*np.float32([0, 0, 0, 8])), Drive(*np.zeros(3, np.float32))
+    motion, drive = Motion(*np.float32([0, 0, 0, 8])), JerkState(*np.zeros(3, np.float32))
     for step in range(10):
         along, across = (4.0 if step < 5 else -4.0), (4.0 if step < 3 else 0.0)
-        motion, drive = jerk(motion, drive, along, across, 2.7, DT)
+        motion, drive = step_jerk_bicycle(motion, drive, along, across, 2.7, DT)
     close([*motion, *drive], [8.4786980, 0.5053225, 0.1248891, 9, 0, 1.2, 0.0399787])
 
 
 def test_angles_are_wrapped_into_a_half_open_interval():
-    close([wrap(jnp.float32(x)) for x in (4.0, -4.0, 0.5)], [4 - 2 * np.pi, 2 * np.pi - 4, 0.5])
-    assert float(wrap(jnp.float32(np.pi))) < 0
+    close([wrap_angle(jnp.float32(x)) for x in (4.0, -4.0, 0.5)], [4 - 2 * np.pi, 2 * np.pi - 4, 0.5])
+    assert float(wrap_angle(jnp.float32(np.pi))) < 0

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 from scipy.ndimage import distance_transform_edt
 
-from physics.boxes import boundary, boundary_intervals, clearance, corners, overlap, ray_box, side_distances
+from physics.boxes import (
+    boundary_intervals,
+    boundary_points,
+    box_clearance,
+    boxes_overlap,
+    corners_of_box,
+    ray_box_distances,
+    side_distances,
+)
 
 SIZE = np.array([0.32, 0.225])
 
@@ -29,7 +37,7 @@ def random_pairs(rng, n):
 
 def test_corners_in_order():
     with jax.enable_x64(True):
-        found = corners(jnp.array([2.3, 6.7, 0.8]), 0.32, 0.225)
+        found = corners_of_box(jnp.array([2.3, 6.7, 0.8]), 0.32, 0.225)
     expected = [
         (2.107824366, 6.663602530),
         (2.269229487, 6.506843521),
@@ -54,8 +62,8 @@ def test_corners_in_order():
 )
 def test_overlap_of_known_pairs(pose_a, pose_b, expected):
     pose_a, pose_b = jnp.array(pose_a, float), jnp.array(pose_b, float)
-    assert bool(overlap(pose_a, SIZE, pose_b, SIZE)) is expected
-    assert bool(overlap(pose_b, SIZE, pose_a, SIZE)) is expected
+    assert bool(boxes_overlap(pose_a, SIZE, pose_b, SIZE)) is expected
+    assert bool(boxes_overlap(pose_b, SIZE, pose_a, SIZE)) is expected
 
 
 CAR, WIDE, SMALL, LONG, BIKE = (4.5, 2.0), (4.0, 2.0), (0.6, 0.6), (4.8, 1.9), (1.8, 0.7)
@@ -78,7 +86,7 @@ CONTACTS = [  # pose and size of both, and whether they touch; the touching ones
 
 def test_overlap_of_recorded_contacts():
     pose, size, other, other_size, expected = (np.array(x, np.float32) for x in zip(*CONTACTS, strict=True))
-    meets = jax.vmap(overlap)
+    meets = jax.vmap(boxes_overlap)
     np.testing.assert_array_equal(meets(pose, size, other, other_size), expected)
     np.testing.assert_array_equal(meets(other, other_size, pose, size), expected)
 
@@ -86,7 +94,7 @@ def test_overlap_of_recorded_contacts():
 def test_overlaps_in_a_pile_of_cars_and_of_a_separate_one():
     rng = np.random.default_rng(0)
     poses = jnp.asarray(np.r_[rng.normal(0, 0.01, (6, 3)), [[10, 10, 0]]], jnp.float32)
-    pairs = jax.jit(jax.vmap(lambda a: jax.vmap(lambda b: overlap(a, SIZE, b, SIZE))(poses)))(poses)
+    pairs = jax.jit(jax.vmap(lambda a: jax.vmap(lambda b: boxes_overlap(a, SIZE, b, SIZE))(poses)))(poses)
     expected = np.zeros((7, 7), bool)
     expected[:6, :6] = expected[6, 6] = True
     np.testing.assert_array_equal(pairs, expected)
@@ -103,7 +111,7 @@ def test_overlap_matches_sampling_the_area():
         [(np.abs(to_box(p, q)) < s / 2).all(-1).any() for p, q, s in zip(pose_b, points, size_b, strict=True)]
     )
     with jax.enable_x64(True):
-        test = jax.jit(jax.vmap(overlap))
+        test = jax.jit(jax.vmap(boxes_overlap))
         found = np.asarray(test(pose_a, size_a, pose_b, size_b))
         # Whatever two boxes smaller by three cells share, the grid over the full first box has hit.
         margin = 3 * size_a.max(-1, keepdims=True) / cells
@@ -119,7 +127,7 @@ def test_overlap_ignores_order_and_rigid_motion():
     motion = np.array([3.0, -2.0, 1.1])
     moved = [np.c_[to_world(motion, p[:, :2]), p[:, 2] + motion[2]] for p in (pose_a, pose_b)]
     with jax.enable_x64(True):
-        test = jax.jit(jax.vmap(overlap))
+        test = jax.jit(jax.vmap(boxes_overlap))
         found = np.asarray(test(pose_a, size_a, pose_b, size_b))
         np.testing.assert_array_equal(found, test(pose_b, size_b, pose_a, size_a))
         np.testing.assert_array_equal(found, test(moved[0], size_a, moved[1], size_b))
@@ -127,12 +135,12 @@ def test_overlap_ignores_order_and_rigid_motion():
 
 def test_boundary_is_even_and_closed():
     pose = jnp.array([1.0, -2.0, 0.7])
-    points = np.asarray(boundary(pose, jnp.array([0.35, 0.25]), (7, 5)))
+    points = np.asarray(boundary_points(pose, jnp.array([0.35, 0.25]), (7, 5)))
     assert points.shape == (24, 2)
     np.testing.assert_allclose(np.linalg.norm(points - np.roll(points, -1, 0), axis=-1), 0.05, atol=1e-6)
     local = np.abs(to_box(np.asarray(pose), points)) / [0.175, 0.125]
     np.testing.assert_allclose(local.max(-1), 1, atol=1e-5)
-    for corner in np.asarray(corners(pose, 0.35, 0.25)):
+    for corner in np.asarray(corners_of_box(pose, 0.35, 0.25)):
         assert np.linalg.norm(points - corner, axis=-1).min() < 1e-6
 
 
@@ -160,7 +168,7 @@ def test_clearance_is_the_least_distance_and_zero_in_contact():
     occupied[:, 40:] = True
     with jax.enable_x64(True):
         distance_at = field_of(occupied, 0.05)
-        gap = [clearance(jnp.array([x, 1.5, 0.0]), SIZE, distance_at) for x in (1.39, 1.8399, 1.8401)]
+        gap = [box_clearance(jnp.array([x, 1.5, 0.0]), SIZE, distance_at) for x in (1.39, 1.8399, 1.8401)]
     np.testing.assert_allclose(gap, [0.5, 0.05, 0.0], atol=1e-12)
 
 
@@ -173,7 +181,7 @@ def test_wall_is_met_by_a_corner_at_any_angle():
             reach = 0.16 * abs(np.cos(yaw)) + 0.1125 * abs(np.sin(yaw))
             for gap, contact in ((1e-6, False), (-1e-6, True)):
                 pose = jnp.array([2.0 - reach - gap, 1.5, yaw])
-                assert bool(clearance(pose, SIZE, distance_at) <= 0) is contact
+                assert bool(box_clearance(pose, SIZE, distance_at) <= 0) is contact
 
 
 def test_contact_has_no_false_alarm_and_misses_less_than_half_a_spacing():
@@ -186,7 +194,7 @@ def test_contact_has_no_false_alarm_and_misses_less_than_half_a_spacing():
         distance_at = field_of(occupied, 0.05)
 
         def contact(size, intervals):
-            clear = jax.jit(jax.vmap(lambda pose: clearance(pose, size, distance_at, intervals)))(poses)
+            clear = jax.jit(jax.vmap(lambda pose: box_clearance(pose, size, distance_at, intervals)))(poses)
             return np.asarray(clear <= 0)
 
         coarse, fine = contact(SIZE, (7, 5)), contact(SIZE, (640, 450))
@@ -198,7 +206,9 @@ def test_contact_has_no_false_alarm_and_misses_less_than_half_a_spacing():
 
 def test_recorded_opponent_beams():
     with jax.enable_x64(True):
-        ranges = ray_box(jnp.zeros(3), jnp.linspace(-2.35, 2.35, 54), jnp.array([1.2, 0.3, 0.2]), 0.32, 0.225)
+        ranges = ray_box_distances(
+            jnp.zeros(3), jnp.linspace(-2.35, 2.35, 54), jnp.array([1.2, 0.3, 0.2]), 0.32, 0.225
+        )
     np.testing.assert_allclose(ranges[29:31], [1.075933962, 1.082266717], atol=6e-10)
     assert np.isinf(np.delete(np.asarray(ranges), [29, 30])).all()
 
@@ -217,7 +227,7 @@ def crossings(origin, angle, quad):
 def test_rays_match_edge_crossings():
     rng = np.random.default_rng(4)
     with jax.enable_x64(True):
-        cast = jax.jit(ray_box)
+        cast = jax.jit(ray_box_distances)
         for case in range(60):
             pose, size = rng.uniform([-1, -1, -4], [1, 1, 4]), rng.uniform(0.2, 1, 2)
             origin, heading = rng.uniform(-1.5, 1.5, 2), rng.uniform(-4, 4)
@@ -225,7 +235,7 @@ def test_rays_match_edge_crossings():
                 origin = to_world(pose, rng.uniform(-0.49, 0.49, 2) * size)
             angles = rng.uniform(-7, 7, 30)
             found = np.asarray(cast(np.append(origin, heading), angles - heading, pose, *size))
-            quad = np.asarray(corners(jnp.asarray(pose), *size))
+            quad = np.asarray(corners_of_box(jnp.asarray(pose), *size))
             expected = [np.min(crossings(origin, a, quad), initial=np.inf) for a in angles]
             np.testing.assert_allclose(found, expected, atol=1e-9)
 
@@ -239,7 +249,7 @@ def test_rays_along_the_axes_in_float32():
         ([2.0, -1.0, 0.0], [miss, 0.9, miss, miss]),
         ([2.0, 0.0, 0.0], [0.2, 0.1, 0.2, 0.1]),
     ):
-        np.testing.assert_allclose(ray_box(jnp.array(scanner), angles, *box), expected, rtol=1e-6)
+        np.testing.assert_allclose(ray_box_distances(jnp.array(scanner), angles, *box), expected, rtol=1e-6)
 
 
 def test_side_distances():
@@ -255,7 +265,7 @@ def test_side_distances():
 
 def test_side_distance_is_the_ray_from_the_centre():
     angles = jnp.linspace(-3, 3, 41)
-    rays = ray_box(jnp.zeros(3), angles, jnp.zeros(3), 0.32, 0.225)
+    rays = ray_box_distances(jnp.zeros(3), angles, jnp.zeros(3), 0.32, 0.225)
     np.testing.assert_allclose(side_distances(angles, 0.16, 0.1125), rays, rtol=1e-6)
 
 
@@ -263,7 +273,7 @@ def test_gradients_are_finite_where_rays_miss_or_run_parallel():
     angles = jnp.array([0.0, 0.3, np.pi / 2, 3.0])
 
     def total(pose):
-        ranges = ray_box(jnp.zeros(3), angles, pose, 0.32, 0.225)
+        ranges = ray_box_distances(jnp.zeros(3), angles, pose, 0.32, 0.225)
         return jnp.where(jnp.isfinite(ranges), ranges, 0).sum()
 
     gradient = jax.jit(jax.grad(total))(jnp.array([1.0, 0.0, 0.0]))

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from physics.car_following import acceleration
+from physics.car_following import idm_acceleration
 
 # v, v0, gap, speed of the leader -> acceleration
 GOLDEN = np.array(
@@ -25,9 +25,9 @@ GOLDEN = np.array(
 
 @pytest.mark.parametrize("xp", [np, jnp])
 def test_golden_accelerations(xp):
-    given = acceleration(xp, *(xp.asarray(column) for column in GOLDEN[:, :4].T))
+    given = idm_acceleration(xp, *(xp.asarray(column) for column in GOLDEN[:, :4].T))
     np.testing.assert_allclose(given, GOLDEN[:, 4], rtol=1e-5, atol=2e-6)
 
 
 def test_a_gap_below_the_standing_distance_brakes_no_harder_than_that_distance():
-    assert acceleration(np, 1.0, 10.0, 0.2, 0.0) == acceleration(np, 1.0, 10.0, 1.0, 0.0)
+    assert idm_acceleration(np, 1.0, 10.0, 0.2, 0.0) == idm_acceleration(np, 1.0, 10.0, 1.0, 0.0)

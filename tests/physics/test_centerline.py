@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from physics import tracks
-from physics.centerline import centerline_from_points, read_centerline, resample
+from physics.centerline import centerline_from_points, read_centerline, resample_centerline
 from physics.gridmap import OccupancyMap
 from physics.occupancy import line2, map_bank
 from physics.tracks import frenet_near, generate_track
@@ -107,7 +107,7 @@ def test_resampling_gives_equal_chords_on_the_line(closed):
         [(4 + np.sin(3 * angle)) * np.cos(angle), (4 + np.cos(2 * angle)) * np.sin(angle)], axis=-1
     )
     line = centerline_from_points(points, closed=closed, left=np.full(60, 1.0), right=np.full(60, 2.0))
-    made = resample(line, 101)
+    made = resample_centerline(line, 101)
     ends = np.append(made.points, made.points[:1], axis=0) if closed else made.points
     chords = np.linalg.norm(np.diff(ends, axis=0), axis=1)
     assert len(chords) == (101 if closed else 100)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from physics.derived_line import examine
-from physics.line_picture import save_doubt
-from physics.medial_loop import closed
+from physics.derived_line import examine_centerline
+from physics.line_picture import save_refused_line
+from physics.medial_loop import wall_off_unseen
 from physics.occupancy import load_map, read_map
 
 WALL, FLOOR = 0, 254
@@ -57,7 +57,7 @@ def test_an_open_door_does_not_let_the_line_out_of_the_building(tmp_path, grey, 
     assert grid.centerline is not None
     assert (np.abs(grid.centerline.points) < HALF).all()
     np.testing.assert_allclose(grid.centerline.length, 29.9, atol=1.0)
-    assert examine(grid, grid.centerline) is None
+    assert examine_centerline(grid, grid.centerline) is None
     # The widths end where nothing was seen, too: cars start within them.
     assert np.maximum(grid.centerline.left, grid.centerline.right).max() < 2.5
     assert not grid.occupied[0, 0]
@@ -75,9 +75,9 @@ def test_an_open_door_does_not_let_the_line_out_of_the_building(tmp_path, grey, 
 def test_a_line_without_walls_on_both_sides_is_refused_with_a_picture(tmp_path, monkeypatch, cells, reason):
     monkeypatch.chdir(tmp_path)
     grid = load_map(write(tmp_path, cells))
-    assert grid.centerline is None and reason in grid.doubt.reason
+    assert grid.centerline is None and reason in grid.refused_line.reason
     assert reason in grid.describe()
-    picture = save_doubt(grid)
+    picture = save_refused_line(grid)
     assert picture == tmp_path / "hall_line.png"
     with Image.open(picture) as image:
         colours = {colour for _, colour in image.crop((0, 0, 1000, 1000)).getcolors(1 << 20)}
@@ -101,7 +101,7 @@ def test_greys_between_wall_and_floor_are_not_walls(tmp_path):
     cells[60, 40:160] = cells[60:140, 40] = 150
     grid = load_map(write(tmp_path, cells, "scaled"))
     assert not grid.seen.all()
-    np.testing.assert_array_equal(closed(grid).occupied, grid.occupied)
+    np.testing.assert_array_equal(wall_off_unseen(grid).occupied, grid.occupied)
     np.testing.assert_array_equal(grid.centerline.points, plain.points)
 
 

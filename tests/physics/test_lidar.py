@@ -7,7 +7,7 @@ import pytest
 
 from physics import lidar as module
 from physics.gridmap import OccupancyMap
-from physics.lidar import Lidar, add_noise, add_opponents, scan
+from physics.lidar import Lidar, add_opponent_boxes, add_range_noise, scan_walls
 from physics.mapbank import map_bank
 from physics.occupancy import load_map
 
@@ -63,8 +63,8 @@ def cast(grid, pose, angle, limit):
     return min(at[:-1][hit][0] * grid.resolution, limit)
 
 
-rays = jax.jit(scan, static_argnames="lidar")
-shortened = jax.jit(add_opponents, static_argnames="lidar")
+rays = jax.jit(scan_walls, static_argnames="lidar")
+shortened = jax.jit(add_opponent_boxes, static_argnames="lidar")
 
 
 def traced(bank, poses, lidar, map_index=0):
@@ -136,9 +136,9 @@ def test_vmap_over_cars_environments_and_maps_is_a_loop():
 
     @jax.jit
     def both(bank, maps, poses):
-        over_cars = jax.vmap(scan, (None, None, 0, None))
+        over_cars = jax.vmap(scan_walls, (None, None, 0, None))
         over_maps = jax.vmap(jax.vmap(over_cars, (None, None, 0, None)), (None, 0, 0, None))
-        return over_maps(bank, maps, poses, lidar), scan(bank, maps[:, None, None], poses, lidar)
+        return over_maps(bank, maps, poses, lidar), scan_walls(bank, maps[:, None, None], poses, lidar)
 
     together, batch = both(bank, maps, poses)
     for m, grid in enumerate(grids):
@@ -154,7 +154,7 @@ def test_vmap_over_banks():
     fields = np.stack([bank.field for bank in banks])
     poses = np.array([free_poses(grid, 3, seed=5) for grid in grids])
     lidar = Lidar(beams=20)
-    over_banks = jax.vmap(lambda field, pose: scan(banks[0].replace(field=field), 0, pose, lidar))
+    over_banks = jax.vmap(lambda field, pose: scan_walls(banks[0].replace(field=field), 0, pose, lidar))
     got = jax.jit(over_banks)(fields, poses)
     for bank, pose, ranges in zip(banks, poses, got, strict=True):
         np.testing.assert_allclose(ranges, traced(bank, pose, lidar), atol=1e-3)
@@ -175,7 +175,7 @@ def test_results_do_not_depend_on_the_room_for_unfinished_rays(monkeypatch, fov,
     for name, value in (stages | {"_SMALL": 0}).items():
         monkeypatch.setattr(module, name, value)
     # Compiled anew: what `traced` has compiled holds the usual stages.
-    patched = jax.jit(lambda bank, poses: scan(bank, 0, poses, lidar))
+    patched = jax.jit(lambda bank, poses: scan_walls(bank, 0, poses, lidar))
     np.testing.assert_array_equal(patched(bank, poses), usual)
 
 
@@ -226,18 +226,18 @@ def test_opponents_hide_only_what_is_behind_them():
 
 def test_noise_is_reproducible_independent_and_of_the_given_size():
     lidar, ranges = Lidar(noise=0.02), jnp.full((4000, 10), 5.0)
-    noise = np.asarray(add_noise(jax.random.key(0), ranges, lidar)) - 5.0
-    np.testing.assert_array_equal(noise, np.asarray(add_noise(jax.random.key(0), ranges, lidar)) - 5.0)
-    assert not np.array_equal(noise, np.asarray(add_noise(jax.random.key(1), ranges, lidar)) - 5.0)
+    noise = np.asarray(add_range_noise(jax.random.key(0), ranges, lidar)) - 5.0
+    np.testing.assert_array_equal(noise, np.asarray(add_range_noise(jax.random.key(0), ranges, lidar)) - 5.0)
+    assert not np.array_equal(noise, np.asarray(add_range_noise(jax.random.key(1), ranges, lidar)) - 5.0)
     np.testing.assert_allclose(noise.mean(0), 0.0, atol=4.5 * 0.02 / np.sqrt(4000))
     np.testing.assert_allclose(noise.std(0), 0.02, rtol=0.06)
     assert np.abs(np.corrcoef(noise.T) - np.eye(10)).max() < 0.08
-    np.testing.assert_array_equal(add_noise(jax.random.key(0), ranges, lidar, 0.0), ranges)
+    np.testing.assert_array_equal(add_range_noise(jax.random.key(0), ranges, lidar, 0.0), ranges)
 
 
 def test_noisy_ranges_stay_within_the_range():
     lidar = Lidar(noise=1.0, max_range=3.0)
-    got = add_noise(jax.random.key(3), jnp.linspace(0.0, 3.0, 500), lidar)
+    got = add_range_noise(jax.random.key(3), jnp.linspace(0.0, 3.0, 500), lidar)
     assert got.min() >= 0 and got.max() <= 3.0
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from physics import line_of_sight
-from physics.line_of_sight import cast, in_smoke, sight_clear
+from physics.line_of_sight import find_first_voxel, is_sight_clear, passes_smoke_cloud
 from physics.voxel_damage import damage_cells, fill_box
 from physics.voxels import (
     COLLIDES,
@@ -17,19 +17,19 @@ from physics.voxels import (
     REINFORCED,
     SOLID,
     Terrain,
+    empty_overlay,
     material_at,
-    no_overlay,
     voxel_bank,
 )
 
 HEIGHTS = (0.9, 1.0, 1.5, 2.0)
-clear = jax.jit(sight_clear, static_argnames="steps")
-shoot = jax.jit(cast, static_argnames="steps")
-smoked = jax.jit(in_smoke)
+clear = jax.jit(is_sight_clear, static_argnames="steps")
+shoot = jax.jit(find_first_voxel, static_argnames="steps")
+smoked = jax.jit(passes_smoke_cloud)
 
 
 def world(grid, pages=0):
-    return Terrain(voxel_bank([grid]), jnp.int32(0), no_overlay(grid.shape, pages, 16))
+    return Terrain(voxel_bank([grid]), jnp.int32(0), empty_overlay(grid.shape, pages, 16))
 
 
 def sparse(seed, size):
@@ -220,7 +220,7 @@ def test_environments_see_their_own_maps_and_overlays(pages):
     bank = voxel_bank([blocky(seed, 40, 60) for seed in range(3)])
     environments, pairs = 6, 400
     maps = jnp.asarray(rng.integers(0, 3, environments), jnp.int32)
-    overlays = jax.jit(jax.vmap(lambda _: no_overlay((20, 40, 40), pages, 4)))(maps)
+    overlays = jax.jit(jax.vmap(lambda _: empty_overlay((20, 40, 40), pages, 4)))(maps)
     cells = jnp.asarray(rng.integers(0, [40, 40, 3], (environments, 400, 3)), jnp.int32)
 
     @jax.jit
@@ -232,7 +232,7 @@ def test_environments_see_their_own_maps_and_overlays(pages):
     start, end = segments(13, environments * pairs, 40).reshape(2, environments, pairs, 3)
 
     def sees(index, overlay, start, end):
-        return sight_clear(Terrain(bank, index, overlay), start, end)
+        return is_sight_clear(Terrain(bank, index, overlay), start, end)
 
     each = [
         np.asarray(

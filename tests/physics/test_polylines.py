@@ -24,12 +24,12 @@ THINNED = {
 @pytest.mark.parametrize("name", THINNED)
 def test_thinning_keeps_golden_indices(name):
     points, kept = THINNED[name]
-    assert polylines.thin(points).tolist() == kept
+    assert polylines.thin_polyline(points).tolist() == kept
 
 
 def test_cut_makes_equal_pieces_and_drops_points_that_repeat():
     points = np.array([[0.0, 0], [25, 0], [25, 0], [25, 10]])
-    segments = polylines.cut(points, 10.0)
+    segments = polylines.cut_polyline(points, 10.0)
     np.testing.assert_allclose(
         segments,
         [[0, 0, 25 / 3, 0], [25 / 3, 0, 50 / 3, 0], [50 / 3, 0, 25, 0], [25, 0, 25, 10]],
@@ -37,22 +37,22 @@ def test_cut_makes_equal_pieces_and_drops_points_that_repeat():
 
 
 def test_resampled_points_are_equally_far_apart():
-    points = polylines.resample(np.array([[0.0, 0], [3, 0], [3, 4]]), 2.0)
+    points = polylines.resample_polyline(np.array([[0.0, 0], [3, 0], [3, 4]]), 2.0)
     np.testing.assert_allclose(points, [[0, 0], [1.75, 0], [3, 0.5], [3, 2.25], [3, 4]])
-    np.testing.assert_allclose(polylines.arcs(np.array([[0.0, 0], [3, 0], [3, 4]])), [0, 3, 7])
+    np.testing.assert_allclose(polylines.arc_lengths(np.array([[0.0, 0], [3, 0], [3, 4]])), [0, 3, 7])
 
 
 def test_left_is_positive():
     line = np.array([[0.0, 0, 10, 0]])
     points = np.array([[3.0, 2], [3, -2], [13, 4], [-3, -4]])
-    np.testing.assert_allclose(polylines.signed_distance(points, line), [2, -2, 5, -5])
-    np.testing.assert_allclose(polylines.offset(line.reshape(2, 2), 1.5), [[0, 1.5], [10, 1.5]])
+    np.testing.assert_allclose(polylines.signed_segment_distance(points, line), [2, -2, 5, -5])
+    np.testing.assert_allclose(polylines.offset_polyline(line.reshape(2, 2), 1.5), [[0, 1.5], [10, 1.5]])
 
 
 def test_headings_do_not_jump_at_pi():
     points = _circle(10, np.linspace(0, 2 * np.pi, 50))
-    assert np.abs(np.diff(polylines.headings(points))).max() < 0.2
+    assert np.abs(np.diff(polylines.point_headings(points))).max() < 0.2
 
 
 def test_a_segment_without_length_is_a_point():
-    assert polylines.distance(np.array([3.0, 4]), np.zeros(4)) == 5
+    assert polylines.segment_distance(np.array([3.0, 4]), np.zeros(4)) == 5

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from physics.segments import between, match_lane, meets_box, offsets
+from physics.segments import match_lane, segment_offsets, segments_between, segments_meet_box
 
 SIZE = jnp.array([4.5, 2.0])
 
@@ -24,9 +24,9 @@ SIZE = jnp.array([4.5, 2.0])
     ],
 )
 def test_a_solid_box_meets_a_segment(pose, start, end, meets):
-    segment = between(jnp.float32(start), jnp.float32(end))
+    segment = segments_between(jnp.float32(start), jnp.float32(end))
     x, y, heading = pose
-    assert bool(meets_box(segment, x, y, np.cos(heading), np.sin(heading), SIZE)) is meets
+    assert bool(segments_meet_box(segment, x, y, np.cos(heading), np.sin(heading), SIZE)) is meets
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_solid_box_meets_a_segment(pose, start, end, meets):
     ],
 )
 def test_the_lane_of_a_body(pose, start, end, distance, offset, degrees, found, aligned):
-    segments = between(jnp.float32([start, (100, 100)]), jnp.float32([end, (110, 100)]))
+    segments = segments_between(jnp.float32([start, (100, 100)]), jnp.float32([end, (110, 100)]))
     x, y, heading = (jnp.float32(p) for p in pose)
     lane = match_lane(segments, jnp.ones(2, bool), x, y, jnp.cos(heading), jnp.sin(heading))
     assert (bool(lane.found), bool(lane.aligned), int(lane.index)) == (found, aligned, 0)
@@ -52,7 +52,7 @@ def test_the_lane_of_a_body(pose, start, end, distance, offset, degrees, found, 
 
 
 def test_a_lane_of_the_own_direction_is_preferred_to_a_nearer_one_of_the_other():
-    segments = between(jnp.float32([(10, 1), (0, -3)]), jnp.float32([(0, 1), (10, -3)]))
+    segments = segments_between(jnp.float32([(10, 1), (0, -3)]), jnp.float32([(0, 1), (10, -3)]))
     body = jnp.float32(5.0), jnp.float32(0.0), jnp.float32(1.0), jnp.float32(0.0)
     assert int(match_lane(segments, jnp.ones(2, bool), *body).index) == 1
     assert int(match_lane(segments, jnp.array([True, False]), *body).index) == 0
@@ -60,5 +60,7 @@ def test_a_lane_of_the_own_direction_is_preferred_to_a_nearer_one_of_the_other()
 
 
 def test_distances_reach_beyond_the_ends():
-    distance, left, along = offsets(between(jnp.float32([0, 0]), jnp.float32([2, 0])), 5.0, -4.0)
+    distance, left, along = segment_offsets(
+        segments_between(jnp.float32([0, 0]), jnp.float32([2, 0])), 5.0, -4.0
+    )
     np.testing.assert_allclose([distance, left, along], [np.hypot(3, 4), -4, 4], rtol=1e-6)

@@ -9,16 +9,16 @@ import pytest
 
 from physics.integrate import rk4
 from physics.single_track import (
-    advance,
+    advance_car,
     constrain_acceleration,
     constrain_steering_rate,
     f1tenth_car,
     f110_gains,
     gym_gains,
-    kinematic,
+    kinematic_derivative,
     limo_car,
     push_command,
-    single_track,
+    single_track_derivative,
 )
 
 GRAVITY = 9.81
@@ -35,7 +35,7 @@ def driver(integrator="rk4", gym=False):
         params = car(), gains()
 
         def step(state, command):
-            state, _ = advance(state, command, *params, DT, integrator)
+            state, _ = advance_car(state, command, *params, DT, integrator)
             return state, state
 
         return jax.lax.scan(step, state, commands)[1]
@@ -45,7 +45,7 @@ def driver(integrator="rk4", gym=False):
 
 @jax.jit
 def moved(state, command, car, gains):
-    return advance(state, command, car, gains, DT)
+    return advance_car(state, command, car, gains, DT)
 
 
 def random_states(rng, n, car=None):
@@ -97,7 +97,7 @@ def test_steering_rate_limits(delta, rate, expected):
 def test_limits_hold_inside_every_stage():
     car, a = limo_car(), 1.0
     x = jnp.zeros(7).at[3].set(car.v_max - a * DT / 4)
-    moved = rk4(lambda x, u: single_track(x, u, car), x, jnp.array([0.0, a]), DT)
+    moved = rk4(lambda x, u: single_track_derivative(x, u, car), x, jnp.array([0.0, a]), DT)
     # Stages two and four stand beyond v_max and do not accelerate: 1/6 + 2/6 of the step remain.
     np.testing.assert_allclose(moved[3] - x[3], a * DT / 2, rtol=1e-3)
 
@@ -128,15 +128,15 @@ def test_switch_speed_and_every_reverse_speed_are_kinematic():
     car, u = limo_car(), jnp.array([0.3, 0.5])
     for v in (-1.0, -0.7, -0.5, -0.2, 0.0, 0.3, 0.4999):
         x = jnp.array([0.4, -0.2, 0.2, v, 0.7, 0.6, 0.1])
-        dx = np.asarray(single_track(x, u, car))
-        np.testing.assert_allclose(dx[:5], kinematic(x[:5], u, car), rtol=1e-6)
+        dx = np.asarray(single_track_derivative(x, u, car))
+        np.testing.assert_allclose(dx[:5], kinematic_derivative(x[:5], u, car), rtol=1e-6)
         # The yaw rate follows v/L tan(delta) by the chain rule.
         _, slope = jax.jvp(lambda v, d: v / 0.3302 * jnp.tan(d), (x[3], x[2]), (dx[3], dx[2]))
         np.testing.assert_allclose(dx[5:], [slope, 0], rtol=1e-5, atol=1e-7)
     x = jnp.array([0.4, -0.2, 0.2, 0.5, 0.7, 0.6, 0.1])
-    np.testing.assert_allclose(single_track(x, u, car)[4], 0.6)
-    rolling = single_track(x, u, car, switch=jnp.inf)
-    np.testing.assert_allclose(rolling[:5], kinematic(x[:5], u, car), rtol=1e-6)
+    np.testing.assert_allclose(single_track_derivative(x, u, car)[4], 0.6)
+    rolling = single_track_derivative(x, u, car, switch=jnp.inf)
+    np.testing.assert_allclose(rolling[:5], kinematic_derivative(x[:5], u, car), rtol=1e-6)
 
 
 def test_steady_cornering_has_the_closed_form_of_a_linear_bicycle():
@@ -147,7 +147,7 @@ def test_steady_cornering_has_the_closed_form_of_a_linear_bicycle():
             yaw_rate = v * delta / (car.lf + car.lr + understeer * v**2)
             beta = car.lr * yaw_rate / v - v * yaw_rate / (car.mu * GRAVITY * car.C_Sr)
             x = jnp.array([0, 0, delta, v, 0.3, yaw_rate, beta])
-            np.testing.assert_allclose(single_track(x, jnp.zeros(2), car)[5:], 0, atol=1e-11)
+            np.testing.assert_allclose(single_track_derivative(x, jnp.zeros(2), car)[5:], 0, atol=1e-11)
 
 
 def test_models_agree_at_tiny_steering():
@@ -157,7 +157,7 @@ def test_models_agree_at_tiny_steering():
         @jax.jit
         def after(switch):
             def step(state, _):
-                return advance(state, command, car, gains, DT, switch=switch)[0], None
+                return advance_car(state, command, car, gains, DT, switch=switch)[0], None
 
             return jax.lax.scan(step, np.zeros(7), length=200)[0]
 
@@ -219,7 +219,7 @@ def test_order_of_convergence_of_a_slipping_car(integrator, order):
         def after(steps, integrator):
             def step(_, state):
                 # Control is sampled once per step, so it must not change for the integrator's order to show.
-                return advance(state, command, car, gains, 0.32 / steps, integrator)[0]
+                return advance_car(state, command, car, gains, 0.32 / steps, integrator)[0]
 
             return jax.lax.fori_loop(0, steps, step, np.array([0, 0, 0.2, 3.2, 0, 0.5, 0.05]))
 
@@ -283,7 +283,7 @@ def test_gradients_are_finite_and_right(integrator):
         @jax.jit
         def outcome(state, command, car, gains):
             def step(state, _):
-                return advance(state, command, car, gains, DT, integrator)[0], None
+                return advance_car(state, command, car, gains, DT, integrator)[0], None
 
             return weights @ jax.lax.scan(step, state, length=5)[0]
 
@@ -324,7 +324,7 @@ def test_car_without_reverse_gear_stands_still_on_command():
     @jax.jit
     def stop(states):
         def step(states, _):
-            return advance(states, jnp.zeros((2, 2)), car, f110_gains(), DT)
+            return advance_car(states, jnp.zeros((2, 2)), car, f110_gains(), DT)
 
         return jax.lax.scan(step, states, length=100)
 
@@ -335,11 +335,11 @@ def test_car_without_reverse_gear_stands_still_on_command():
 
 def test_unknown_integrator_is_named():
     with pytest.raises(ValueError, match="integrator='rk5'.*euler.*rk4"):
-        advance(jnp.zeros(7), jnp.zeros(2), limo_car(), f110_gains(), DT, "rk5")
+        advance_car(jnp.zeros(7), jnp.zeros(2), limo_car(), f110_gains(), DT, "rk5")
 
 
 def test_a_step_is_plain_arithmetic():
-    step = jax.vmap(lambda state, command: advance(state, command, limo_car(), f110_gains(), DT))
+    step = jax.vmap(lambda state, command: advance_car(state, command, limo_car(), f110_gains(), DT))
     text = str(jax.make_jaxpr(step)(jnp.zeros((4, 7)), jnp.zeros((4, 2))))
     assert not any(name in text for name in ("gather", "scatter", "dot_general", "cond["))
 

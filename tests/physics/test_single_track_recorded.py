@@ -8,15 +8,15 @@ import pytest
 from physics.integrate import rk4
 from physics.single_track import (
     CarParams,
-    advance,
+    advance_car,
     f1tenth_car,
     f110_gains,
     gym_gains,
-    kinematic,
+    kinematic_derivative,
     limo_car,
     low_level_control,
     push_command,
-    single_track,
+    single_track_derivative,
 )
 
 GRAVITY = 9.81
@@ -33,7 +33,7 @@ def test_kinematic_derivative_of_a_road_car():
     x = [3.9579422297936526, 0.0391650102771405, 0.0378491427211811, 16.3546957860883566, 0.0294717351052816]
     expected = [16.3475935934250209, 0.4819314886013121, 0.15, 5.1464424102339752, 0.2401426578627629]
     with jax.enable_x64(True):
-        found = kinematic(jnp.array(x), jnp.array([0.15, 0.63 * GRAVITY]), CarParams(**BMW))
+        found = kinematic_derivative(jnp.array(x), jnp.array([0.15, 0.63 * GRAVITY]), CarParams(**BMW))
         np.testing.assert_allclose(found, expected, rtol=1e-14)
 
 
@@ -47,7 +47,7 @@ def test_single_track_derivative_of_a_road_car():
         0.0529001056654038, 0.6435589397748606, 0.0313297971641291,
     ]  # fmt: skip
     with jax.enable_x64(True):
-        found = single_track(jnp.array(x), jnp.array([0.15, 0.63 * GRAVITY]), CarParams(**BMW))
+        found = single_track_derivative(jnp.array(x), jnp.array([0.15, 0.63 * GRAVITY]), CarParams(**BMW))
         np.testing.assert_allclose(found, expected, rtol=1e-13)
 
 
@@ -84,11 +84,11 @@ def test_single_track_derivative_of_a_road_car():
 def test_single_track_derivative_of_small_cars(car, x, u, expected):
     with jax.enable_x64(True):
         for make in car:
-            found = single_track(jnp.array(x, float), jnp.array(u, float), make())
+            found = single_track_derivative(jnp.array(x, float), jnp.array(u, float), make())
             np.testing.assert_allclose(found, expected, rtol=1e-13, atol=1e-14)
 
 
-@pytest.mark.parametrize("model", [kinematic, single_track])
+@pytest.mark.parametrize("model", [kinematic_derivative, single_track_derivative])
 def test_rollouts_of_a_road_car(model):
     inputs = [[0, 0], [0, -0.7 * GRAVITY], [0.15, 0.63 * GRAVITY], [0.15, 0]]
     expected = np.array([
@@ -98,7 +98,7 @@ def test_rollouts_of_a_road_car(model):
          0.0697547542798040],
         [0, 0, 0.15, 0, 0, 0, 0],
     ])  # fmt: skip
-    if model is kinematic:
+    if model is kinematic_derivative:
         expected = expected[:, :5]
         expected[2] = [3.0845676868494927, 0.1484249221523042, 0.15, 6.1803, 0.1203664469224163]
     with jax.enable_x64(True):
@@ -164,7 +164,7 @@ def test_closed_loop_with_one_step_of_steering_delay():
         def step(carry, command):
             state, buffer = carry
             buffer, command = push_command(buffer, command)
-            state, _ = advance(state, command, car, gains, DT)
+            state, _ = advance_car(state, command, car, gains, DT)
             return (state, buffer), state
 
         start = jnp.array([-46.769, -0.7, 0, 0, 0, 0, 0]), jnp.zeros((1, 2))

@@ -23,22 +23,22 @@ from physics.voxels import (
     SOLID_DEBRIS,
     WATER,
     Terrain,
+    blocking_columns,
     box_collides,
-    columns,
+    empty_overlay,
     material_at,
-    no_overlay,
     voxel_bank,
 )
 
 hurt = jax.jit(damage_cells)
 fill = jax.jit(fill_box, static_argnames="reach")
 collide = jax.jit(box_collides, static_argnames="reach")
-words_of = jax.jit(columns)
+words_of = jax.jit(blocking_columns)
 NO_BOX, NOBODY = np.zeros((1, 2, 3), np.float32), np.zeros(1, bool)
 
 
 def world(grid, pages=1000, damaged=256):
-    return Terrain(voxel_bank([grid]), jnp.int32(0), no_overlay(grid.shape, pages, damaged))
+    return Terrain(voxel_bank([grid]), jnp.int32(0), empty_overlay(grid.shape, pages, damaged))
 
 
 def scattered(seed, shape=(12, 22, 27), air=0.6):
@@ -113,7 +113,7 @@ def test_columns_hold_one_bit_per_cell():
     bank = voxel_bank(grids)
     y, x = np.indices((9, 11)) - 2
     for index, grid in enumerate(grids):
-        terrain = Terrain(bank, jnp.int32(index), no_overlay(grid.shape, 0, 0))
+        terrain = Terrain(bank, jnp.int32(index), empty_overlay(grid.shape, 0, 0))
         padded = np.pad(grid, ((0, 0), (2, 2), (2, 2)))
         for words, table in zip(words_of(terrain, x, y), (COLLIDES, OPAQUE), strict=True):
             assert words.dtype == jnp.uint32
@@ -342,7 +342,7 @@ def test_static_terrain_takes_nothing():
 def test_environments_change_independently():
     bank = voxel_bank([scattered(seed, (6, 12, 12)) for seed in (7, 8)])
     maps = jnp.arange(4) % 2
-    overlays = jax.jit(jax.vmap(lambda _: no_overlay((6, 12, 12), 9, 8)))(maps)
+    overlays = jax.jit(jax.vmap(lambda _: empty_overlay((6, 12, 12), 9, 8)))(maps)
     cells = jnp.asarray(np.random.default_rng(9).integers(0, [12, 12, 6], (4, 30, 3)), jnp.int32)
     amount, where = jnp.full(30, 70.0), jnp.ones(30, bool)
 
@@ -377,12 +377,12 @@ def test_invalid_banks_are_refused(grids, message):
 
 def test_negative_sizes_are_refused():
     with pytest.raises(ValueError, match="pages=-1"):
-        no_overlay((3, 4, 4), -1, 0)
+        empty_overlay((3, 4, 4), -1, 0)
 
 
 @pytest.mark.parametrize(("size", "limit"), [(40, 15_000), (100, 25_000)])
 def test_an_overlay_is_small(size, limit):
-    overlay = no_overlay((20, size, size), 128, 64)
+    overlay = empty_overlay((20, size, size), 128, 64)
     assert sum(leaf.nbytes for leaf in jax.tree.leaves(overlay)) < limit
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from algos.checks import require_choice
-from algos.off_policy.replay.rings import Ring, Sample, Window, Written, window_sum
+from algos.off_policy.replay.rings import Ring, Sample, StoredPositions, Window, window_sum
 from algos.types import Goal
 
 STRATEGIES = ("future", "final")
@@ -36,7 +36,7 @@ def init_ends(rows: int, slots: int) -> EpisodeEnds:
     return EpisodeEnds(jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.int32), jnp.zeros(rows, jnp.int32))
 
 
-def extend_ends(ends: EpisodeEnds, written: Written) -> EpisodeEnds:
+def extend_ends(ends: EpisodeEnds, written: StoredPositions) -> EpisodeEnds:
     """Updates the table after a step has been stored."""
     row, slots = written.row, ends.end.shape[-1]
     current = (ends.current + (written.stored & written.first)) % slots

@@ -9,7 +9,7 @@ from flax import struct
 from jax import lax
 
 from algos import collectives
-from algos.off_policy.replay.rings import Ring, Written, draw_uniform
+from algos.off_policy.replay.rings import Ring, StoredPositions, draw_uniform
 
 # Fastest of 2 to 64 on CPUs for batches of 256: wider nodes have longer sums, narrower ones more levels.
 ARITY = 4
@@ -31,7 +31,7 @@ class Priorities:
     draws: jax.Array
 
 
-class Choice(NamedTuple):
+class SamplingRule(NamedTuple):
     """Sampling rule as pure functions over an explicit state.
 
     Attributes:
@@ -137,14 +137,14 @@ def pick_child(children: jax.Array, query: jax.Array) -> tuple[jax.Array, jax.Ar
     return child, jnp.where(passed, sums, 0.0).max(-1), children[jnp.arange(child.size), child]
 
 
-def make_uniform(size: int) -> Choice:
+def make_uniform(size: int) -> SamplingRule:
     """Builds uniform sampling of batches of `size`; its state is None."""
 
     def draw(state, key, ring):
         row, slot = draw_uniform(key, ring, size)
         return state, row, slot, jnp.ones(size)
 
-    return Choice(
+    return SamplingRule(
         init=lambda: None,
         add=lambda state, written: state,
         draw=draw,
@@ -161,7 +161,7 @@ def make_prioritized(
     epsilon: float,
     importance: tuple[float, float],
     annealing: int,
-) -> Choice:
+) -> SamplingRule:
     """Builds sampling with probabilities proportional to `(|priority| + epsilon)^exponent`.
 
     A batch of `size` takes one transition from each of `size` equal parts of the total (stratified
@@ -182,7 +182,7 @@ def make_prioritized(
     def init():
         return Priorities(init_tree(rows * slots), jnp.ones(()), jnp.zeros((), jnp.int32))
 
-    def add(state: Priorities, written: Written):
+    def add(state: Priorities, written: StoredPositions):
         index = jnp.where(written.stored, written.row * slots + written.slot, -1)
         return state.replace(tree=set_leaves(state.tree, index, jnp.full(rows, state.largest)))
 
@@ -195,7 +195,7 @@ def make_prioritized(
         expected = ring.count.sum() * leaf / jnp.maximum(total, 1e-30)
         beta = importance[0] + (importance[1] - importance[0]) * state.draws / annealing
         weight = jnp.maximum(expected, 1e-30) ** -beta
-        highest, largest = collectives.max((weight.max(), state.largest))
+        highest, largest = collectives.max_over_shards((weight.max(), state.largest))
         state = state.replace(draws=jnp.minimum(state.draws + 1, annealing), largest=largest)
         return state, index // slots, index % slots, weight / highest
 
@@ -204,4 +204,4 @@ def make_prioritized(
         largest = jnp.maximum(state.largest, jnp.where(index < 0, 0.0, value).max())
         return state.replace(tree=set_leaves(state.tree, index, value), largest=largest)
 
-    return Choice(init, add, draw, reprioritize)
+    return SamplingRule(init, add, draw, reprioritize)

@@ -17,9 +17,14 @@ from jax.typing import DTypeLike
 
 from algos.checks import require_choice, require_count, require_range, require_switches
 from algos.off_policy.replay.hindsight import STRATEGIES, EpisodeEnds, extend_ends, init_ends, make_relabel
-from algos.off_policy.replay.priorities import Choice, Priorities, make_prioritized, make_uniform
-from algos.off_policy.replay.rings import Ring, init_ring, look, read, store
-from algos.off_policy.replay.successes import Successes, init_successes, make_collect, make_mix
+from algos.off_policy.replay.priorities import Priorities, SamplingRule, make_prioritized, make_uniform
+from algos.off_policy.replay.rings import Ring, init_ring, make_windows, read_samples, store_step
+from algos.off_policy.replay.successes import (
+    Successes,
+    init_successes,
+    make_success_collector,
+    make_success_mixer,
+)
 from algos.types import Goal, Transition
 
 COUNTS = ("capacity", "n_step", "importance_samples")
@@ -131,7 +136,7 @@ class ReplayState:
     successes: Successes | None
 
 
-class Part(NamedTuple):
+class ReplayPart(NamedTuple):
     """Optional part of a replay.
 
     Attributes:
@@ -145,14 +150,14 @@ class Part(NamedTuple):
     change: Callable
 
 
-OFF = Part(
+OFF = ReplayPart(
     init=lambda: None,
     add=lambda state, ring, written, transition: state,
     change=lambda state, ring, key, gamma, window, sample: sample,
 )
 
 
-def share(ratio: float, batch_size: int) -> int:
+def samples_for_ratio(ratio: float, batch_size: int) -> int:
     """Number of samples of a batch for a ratio: rounded, and at least 1 unless the ratio is 0."""
     return max(round(ratio * batch_size), 1) if ratio > 0 else 0
 
@@ -186,27 +191,27 @@ def make_replay(
       ValueError: for a capacity too small for the batch, the rows or whole successful episodes, or hindsight
         without a goal.
     """
-    require_sizes(config, rows, batch_size)
+    require_replay_sizes(config, rows, batch_size)
     require_whole_successes(config, rows, episode_limit)
     slots = config.capacity // rows
-    from_success = share(config.success_ratio, batch_size)
-    from_hindsight = min(share(config.hindsight_ratio, batch_size), batch_size - from_success)
-    choice = make_choice(config, rows, slots, batch_size)
-    hindsight = make_hindsight(config, rows, slots, from_hindsight, goal)
+    from_success = samples_for_ratio(config.success_ratio, batch_size)
+    from_hindsight = min(samples_for_ratio(config.hindsight_ratio, batch_size), batch_size - from_success)
+    choice = make_sampling_rule(config, rows, slots, batch_size)
+    hindsight = make_hindsight_part(config, rows, slots, from_hindsight, goal)
     empty = partial(
         init_ring,
         observation_size=observation_size,
         action_size=action_size,
         observation_dtype=observation_dtype,
     )
-    success = make_success(config, rows, empty, from_success, episode_limit, between)
+    success = make_success_part(config, rows, empty, from_success, episode_limit, between)
 
     def init():
         ring = empty(rows, slots)
         return ReplayState(ring, choice.init(), hindsight.init(), success.init())
 
     def add(state: ReplayState, transition: Transition):
-        ring, written = store(state.ring, transition)
+        ring, written = store_step(state.ring, transition)
         return ReplayState(
             ring=ring,
             choice=choice.add(state.choice, written),
@@ -218,8 +223,8 @@ def make_replay(
         choice_key, hindsight_key, success_key = jax.random.split(key, 3)
         ring = state.ring
         chosen, row, slot, weight = choice.draw(state.choice, choice_key, ring)
-        window = look(ring, row, slot, config.n_step, gamma)
-        batch = read(ring, window, weight, row * slots + slot, between=between)
+        window = make_windows(ring, row, slot, config.n_step, gamma)
+        batch = read_samples(ring, window, weight, row * slots + slot, between=between)
         batch = hindsight.change(state.ends, ring, hindsight_key, gamma, window, batch)
         batch = success.change(state.successes, ring, success_key, gamma, window, batch)
         return state.replace(choice=chosen), batch
@@ -232,7 +237,7 @@ def make_replay(
     return Replay(init, add, sample, reprioritize, lambda state: state.ring.count.sum(), nbytes)
 
 
-def require_sizes(config: ReplayConfig, rows: int, batch_size: int) -> None:
+def require_replay_sizes(config: ReplayConfig, rows: int, batch_size: int) -> None:
     """Checks for room for a batch, and in every row for a window and one more step."""
     least = rows * max(-(-batch_size // rows), config.n_step + 1)
     if config.capacity < least:
@@ -258,7 +263,7 @@ def require_whole_successes(config: ReplayConfig, rows: int, episode_limit: int)
             )
 
 
-def make_choice(config: ReplayConfig, rows: int, slots: int, batch_size: int) -> Choice:
+def make_sampling_rule(config: ReplayConfig, rows: int, slots: int, batch_size: int) -> SamplingRule:
     """Builds uniform or prioritised sampling, by the settings."""
     if not config.prioritized:
         return make_uniform(batch_size)
@@ -273,7 +278,9 @@ def make_choice(config: ReplayConfig, rows: int, slots: int, batch_size: int) ->
     )
 
 
-def make_hindsight(config: ReplayConfig, rows: int, slots: int, count: int, goal: Goal | None) -> Part:
+def make_hindsight_part(
+    config: ReplayConfig, rows: int, slots: int, count: int, goal: Goal | None
+) -> ReplayPart:
     """Builds the part that relabels the first `count` samples of a batch.
 
     Raises:
@@ -286,30 +293,30 @@ def make_hindsight(config: ReplayConfig, rows: int, slots: int, count: int, goal
             f"replay.hindsight_ratio={config.hindsight_ratio}: this environment has no goals; must be 0"
         )
     relabel = make_relabel(goal, config.hindsight_strategy, count)
-    return Part(
+    return ReplayPart(
         init=lambda: init_ends(rows, slots),
         add=lambda ends, ring, written, transition: extend_ends(ends, written),
         change=lambda ends, ring, key, gamma, window, batch: relabel(ring, ends, key, window, batch),
     )
 
 
-def make_success(
+def make_success_part(
     config: ReplayConfig,
     rows: int,
     empty: Callable,
     count: int,
     longest: int,
     between: bool,
-) -> Part:
+) -> ReplayPart:
     """Builds the part that stores successful episodes and draws the last `count` samples from them.
 
     `empty` is `(rows, slots) -> Ring`.
     """
     if count == 0:
         return OFF
-    collect = make_collect(longest)
-    mix = make_mix(count, config.n_step, between)
-    return Part(
+    collect = make_success_collector(longest)
+    mix = make_success_mixer(count, config.n_step, between)
+    return ReplayPart(
         init=lambda: init_successes(rows, empty(1, config.success_capacity)),
         add=lambda kept, ring, written, transition: collect(kept, ring, written, transition.success),
         change=lambda kept, ring, key, gamma, window, batch: mix(kept, key, gamma, batch),

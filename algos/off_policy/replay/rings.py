@@ -47,7 +47,7 @@ class Ring:
         return (self.cursor - 1) % self.slots
 
 
-class Written(NamedTuple):
+class StoredPositions(NamedTuple):
     """Positions at which one step was stored; `[N]` each.
 
     Attributes:
@@ -85,7 +85,7 @@ class Window(NamedTuple):
 
 
 @struct.dataclass
-class Between:
+class IntermediateStates:
     """Intermediate states of a sample, n - 1 at most.
 
     Attributes:
@@ -119,7 +119,7 @@ class Sample:
     next_obs: jax.Array
     weight: jax.Array
     index: PyTree
-    between: Between | None = None
+    between: IntermediateStates | None = None
 
 
 def init_ring(
@@ -142,7 +142,7 @@ def init_ring(
     )
 
 
-def store(ring: Ring, step: Transition) -> tuple[Ring, Written]:
+def store_step(ring: Ring, step: Transition) -> tuple[Ring, StoredPositions]:
     """Stores one step of the rows that are alive; the other rows are unchanged.
 
     In a row that is not alive, the newest transition becomes the last of its episode, so that later
@@ -174,7 +174,7 @@ def store(ring: Ring, step: Transition) -> tuple[Ring, Written]:
         cursor=(ring.cursor + step.alive) % ring.slots,
         count=jnp.minimum(ring.count + step.alive, ring.slots),
         begins=ends,
-    ), Written(row, slot, step.alive, ring.begins)
+    ), StoredPositions(row, slot, step.alive, ring.begins)
 
 
 def draw_uniform(key: jax.Array, ring: Ring, size: int) -> tuple[jax.Array, jax.Array]:
@@ -190,7 +190,7 @@ def draw_uniform(key: jax.Array, ring: Ring, size: int) -> tuple[jax.Array, jax.
     return row, (ring.newest[row] - age) % ring.slots
 
 
-def look(ring: Ring, row: jax.Array, slot: jax.Array, steps: int, gamma: jax.Array | float) -> Window:
+def make_windows(ring: Ring, row: jax.Array, slot: jax.Array, steps: int, gamma: jax.Array | float) -> Window:
     """Builds the windows of at most `steps` steps that begin at `[B]` stored transitions.
 
     Windows stop at the end of an episode and at the row's newest transition, hence before the cursor.
@@ -209,7 +209,9 @@ def window_sum(window: Window, values: jax.Array) -> jax.Array:
     return jnp.where(window.inside, window.factor * values, 0.0).sum(-1)
 
 
-def read(ring: Ring, window: Window, weight: jax.Array, index: PyTree, *, between: bool = False) -> Sample:
+def read_samples(
+    ring: Ring, window: Window, weight: jax.Array, index: PyTree, *, between: bool = False
+) -> Sample:
     """Reads windows as samples with these weights and indices `[B]`.
 
     With `between`, samples include the intermediate states, unless the windows have one step.
@@ -227,8 +229,8 @@ def read(ring: Ring, window: Window, weight: jax.Array, index: PyTree, *, betwee
     )
 
 
-def read_between(ring: Ring, window: Window) -> Between:
+def read_between(ring: Ring, window: Window) -> IntermediateStates:
     """Reads the states of the windows after their first, with factor 0 beyond the end of a window."""
     factor = jnp.where(window.inside, window.factor, 0.0)
     obs = ring.obs[window.row[:, None], window.slot[:, 1:]].astype(jnp.float32)
-    return Between(obs=obs, factor=factor[:, 1:])
+    return IntermediateStates(obs=obs, factor=factor[:, 1:])

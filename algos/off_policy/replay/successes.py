@@ -8,7 +8,14 @@ from flax import struct
 from jax import lax
 from jax.custom_batching import custom_vmap
 
-from algos.off_policy.replay.rings import Ring, Sample, Written, draw_uniform, look, read
+from algos.off_policy.replay.rings import (
+    Ring,
+    Sample,
+    StoredPositions,
+    draw_uniform,
+    make_windows,
+    read_samples,
+)
 
 
 @struct.dataclass
@@ -29,7 +36,7 @@ def init_successes(rows: int, ring: Ring) -> Successes:
     return Successes(ring, jnp.zeros(rows, jnp.int32))
 
 
-def make_collect(longest: int) -> Callable:
+def make_success_collector(longest: int) -> Callable:
     """Builds the function that copies episodes of at most `longest` steps that just ended with a success.
 
     The cost is proportional to the largest number of such episodes in a run and 0 without any, also under
@@ -79,7 +86,9 @@ def make_collect(longest: int) -> Callable:
         target = jax.tree.map(lambda x: x.reshape(axis_size, -1, *x.shape[1:]), target)
         return target, jax.tree.map(lambda x: True, target)
 
-    def collect(successes: Successes, source: Ring, written: Written, success: jax.Array) -> Successes:
+    def collect(
+        successes: Successes, source: Ring, written: StoredPositions, success: jax.Array
+    ) -> Successes:
         length = jnp.where(written.first, 1, jnp.minimum(successes.length + 1, source.slots))
         length = jnp.where(written.stored, length, successes.length)
         runs = jax.tree.map(lambda x: x[None], (source, successes.ring, success & written.stored, length))
@@ -88,7 +97,7 @@ def make_collect(longest: int) -> Callable:
     return collect
 
 
-def make_mix(count: int, steps: int, between: bool = False) -> Callable:
+def make_success_mixer(count: int, steps: int, between: bool = False) -> Callable:
     """Builds the function that replaces a batch's last `count` samples by samples of successful episodes.
 
     These have weight 1 and index -1 and span at most `steps` decisions, with intermediate states if the
@@ -101,8 +110,8 @@ def make_mix(count: int, steps: int, between: bool = False) -> Callable:
     def mix(successes: Successes, key, gamma, sample: Sample) -> Sample:
         ring = successes.ring
         row, slot = draw_uniform(key, ring, count)
-        window = look(ring, row, slot, steps, gamma)
-        drawn = read(ring, window, jnp.ones(count), jnp.full(count, -1), between=between)
+        window = make_windows(ring, row, slot, steps, gamma)
+        drawn = read_samples(ring, window, jnp.ones(count), jnp.full(count, -1), between=between)
         held = ring.count[0] > 0
         return jax.tree.map(
             lambda old, new: old.at[-count:].set(jnp.where(held, new, old[-count:])), sample, drawn

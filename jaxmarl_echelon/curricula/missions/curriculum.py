@@ -12,22 +12,22 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_echelon.curricula import episode_queue, stages
-from jaxmarl_echelon.curricula.base import Curriculum, PyTree, task
+from jaxmarl_echelon.curricula.base import Curriculum, PyTree, read_task_params
 from jaxmarl_echelon.curricula.missions import settings, significance, transitions
-from jaxmarl_echelon.curricula.missions.settings import VARIANCE, Plan
-from jaxmarl_echelon.curricula.missions.transitions import Course, Marks
+from jaxmarl_echelon.curricula.missions.settings import VARIANCE, CurriculumParams
+from jaxmarl_echelon.curricula.missions.transitions import EpisodeMetrics, MissionProgress
 from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.base import EnvSpec
 from jaxmarl_echelon.envs.echelon.missions import weights
 from jaxmarl_echelon.envs.echelon.missions.results import TASK
 from jaxmarl_echelon.envs.echelon.missions.types import MissionWeights
-from jaxmarl_echelon.envs.episodes import Drawn, Finished
+from jaxmarl_echelon.envs.episodes import EpisodeTask, Finished
 
-GATES = ("training", "evaluation")
+GATE_SOURCES = ("training", "evaluation")
 
 
 @struct.dataclass
-class Missions:
+class MissionCurriculumState:
     """State of a mission curriculum.
 
     Attributes:
@@ -39,11 +39,11 @@ class Missions:
 
     params: PyTree
     scored: PyTree
-    plan: Plan
-    course: Course
+    plan: CurriculumParams
+    course: MissionProgress
 
 
-class Judge(NamedTuple):
+class WindowConfig(NamedTuple):
     """Static configuration of the statistics of episodes.
 
     Attributes:
@@ -63,24 +63,24 @@ class Judge(NamedTuple):
         """Episodes in the window."""
         return self.quantiles.size - 1
 
-    def marks(self, finished: Finished) -> Marks:
+    def marks(self, finished: Finished) -> EpisodeMetrics:
         """Returns the marks of finished episodes; those with weight 0 in an average do not count for it."""
         results = self.spec.results
 
         def read(name):
-            value, weight = results_lib.sums(results, finished.results, finished.present, name)
-            return results_lib.ratio(value, weight, empty=0.0), weight != 0
+            value, weight = results_lib.average_terms(results, finished.results, finished.present, name)
+            return results_lib.divide_or_empty(value, weight, empty=0.0), weight != 0
 
         found = {name: read(name) for name in self.names}
-        return Marks(
+        return EpisodeMetrics(
             metrics={name: value for name, (value, _) in found.items()},
             counts={name: known for name, (_, known) in found.items()},
             score=read(self.spec.score)[0],
-            verb=results_lib.read(results, finished.results, TASK),
+            verb=results_lib.read_result(results, finished.results, TASK),
         )
 
 
-def missions(
+def mission_curriculum(
     env,
     phases: Sequence[Mapping],
     gate: str = "training",
@@ -93,64 +93,70 @@ def missions(
 
     A phase is `{name, difficulty, exams, criteria}`: the range of difficulties, the share of episodes at
     full fire, and thresholds by result of the environment; `variance` is the largest variance of the score
-    between verbs. See `campaign.advance` for transitions. Only episodes of the present phase count, in the
-    order in which they began.
+    between verbs. See `campaign.process_next_episodes` for transitions. Only episodes of the present phase
+    count, in the order in which they began.
 
     Sets `weights` (`MissionWeights`) and `levers.mission` (weights of verbs) of the environment's
     parameters.
 
     Args:
-      env: the environment; has a score, and reports the criteria's results and the verb as the code `task`.
-      phases: in order; the last one has no criteria.
+      env: the environment; has a score, and reports the criteria's results and the verb as the code
+      `read_task_params`. phases: in order; the last one has no criteria.
       gate: "training" to test training episodes, "evaluation" to test each evaluation of the present phase.
       window: episodes in the statistics.
       confidence: of the intervals of the metrics' means.
       evaluation: settings of the task that scores the run, overriding the environment's own; it has the last
         phase's difficulty, full fire, and the weights at the end of the schedule.
-      numbers: see `mission_plan.read_plan`.
+      numbers: see `mission_plan.read_curriculum_params`.
 
     Raises:
       ValueError: one line, for unknown, out-of-range or contradictory values.
     """
-    if gate not in GATES:
-        raise ValueError(f"curriculum.gate={gate!r}: unknown; allowed: {', '.join(GATES)}")
+    if gate not in GATE_SOURCES:
+        raise ValueError(f"curriculum.gate={gate!r}: unknown; allowed: {', '.join(GATE_SOURCES)}")
     table = settings.read_phases(phases, env.spec)
     params = env.default_params()
-    plan = settings.read_plan(env.spec, table, np.asarray(params.levers.mission), **numbers)
-    window = stages.whole("curriculum.window", window, 2, stages.LONGEST_WINDOW)
-    confidence = stages.number("curriculum.confidence", confidence, 0.5, 0.9999)
+    plan = settings.read_curriculum_params(env.spec, table, np.asarray(params.levers.mission), **numbers)
+    window = stages.check_whole_number("curriculum.window", window, 2, stages.LONGEST_WINDOW)
+    confidence = stages.check_number_in_range("curriculum.confidence", confidence, 0.5, 0.9999)
     quantiles = significance.t_quantiles(window, confidence)
-    tasks = params, task(env, dict(evaluation or {}), "curriculum.evaluation")
-    judge = Judge(env.spec, settings.metrics(table), quantiles, gate == "training")
+    tasks = params, read_task_params(env, dict(evaluation or {}), "curriculum.evaluation")
+    judge = WindowConfig(env.spec, settings.list_required_results(table), quantiles, gate == "training")
     return _curriculum(tuple(phase.name for phase in table), judge, plan, tasks)
 
 
 def _curriculum(
-    phases: tuple[str, ...], judge: Judge, plan: Plan, tasks: tuple[PyTree, PyTree]
+    phases: tuple[str, ...], judge: WindowConfig, plan: CurriculumParams, tasks: tuple[PyTree, PyTree]
 ) -> Curriculum:
-    size = max(stages.LINE, 2 * judge.window)
+    size = max(stages.LEAST_QUEUE_CAPACITY, 2 * judge.window)
 
     def init():
         params, scored, numbers = jax.tree.map(jnp.asarray, (*tasks, plan))
-        return Missions(params, scored, numbers, transitions.begin(judge.names, judge.window))
+        return MissionCurriculumState(
+            params, scored, numbers, transitions.start_mission_progress(judge.names, judge.window)
+        )
 
     def draw(key, state):
         plan, course = state.plan, state.course
         exam = jax.random.uniform(key) < plan.exams[course.phase]
         now, paid = (
-            transitions.progress(plan, course.phase, course.episodes),
-            transitions.payment(plan, course),
+            transitions.curriculum_progress(plan, course.phase, course.episodes),
+            transitions.current_reward_weights(plan, course),
         )
         posed = _posed(state.params, plan, course.phase, now, paid, exam)
-        return Drawn(posed, {"stage": course.phase})
+        return EpisodeTask(posed, {"stage": course.phase})
 
     def stage_params(state, index):
-        plan, now = state.plan, transitions.progress(state.plan, index, 0)
-        return _posed(state.params, plan, index, now, transitions.scheduled(plan, now), plan.exams[index] > 0)
+        plan, now = state.plan, transitions.curriculum_progress(state.plan, index, 0)
+        return _posed(
+            state.params, plan, index, now, transitions.scheduled_weights(plan, now), plan.exams[index] > 0
+        )
 
     def evaluation(state):
         plan, last, end = state.plan, jnp.int32(len(phases) - 1), jnp.float32(1.0)
-        return _posed(state.scored, plan, last, end, transitions.scheduled(plan, end), jnp.bool_(True))
+        return _posed(
+            state.scored, plan, last, end, transitions.scheduled_weights(plan, end), jnp.bool_(True)
+        )
 
     return Curriculum(
         init=init,
@@ -159,7 +165,9 @@ def _curriculum(
         metrics=lambda state: _metrics(judge, state.plan, state.course),
         evaluation=evaluation,
         retasked=lambda state, fresh: fresh.replace(course=state.course),
-        tickets=lambda num_envs: episode_queue.empty(num_envs, size, transitions.no_marks(judge.names)),
+        tickets=lambda num_envs: episode_queue.make_episode_queue(
+            num_envs, size, transitions.empty_episode_metrics(judge.names)
+        ),
         tags={"stage": phases},
         stages=phases,
         stage=lambda state: state.course.phase,
@@ -168,22 +176,28 @@ def _curriculum(
     )
 
 
-def _update(judge: Judge, state: Missions, tickets, flow) -> tuple[Missions, PyTree]:
+def _update(
+    judge: WindowConfig, state: MissionCurriculumState, tickets, flow
+) -> tuple[MissionCurriculumState, PyTree]:
     plan, course = state.plan, state.course
     own = flow.tags["stage"] == course.phase
-    tickets = episode_queue.follow(tickets, flow, own, judge.marks(flow.finished))
-    marks, number, places = episode_queue.settled(tickets)
+    tickets = episode_queue.enqueue_and_record(tickets, flow, own, judge.marks(flow.finished))
+    marks, number, places = episode_queue.completed_prefix(tickets)
     size = marks.score.size
     if judge.training:
         ages = course.episodes + 1 + jnp.arange(size)
-        course, moved = transitions.advance(plan, judge.quantiles, course, marks, number, ages)
+        course, moved = transitions.process_next_episodes(plan, judge.quantiles, course, marks, number, ages)
     else:
         course = course.replace(episodes=course.episodes + number)
-        course, moved = transitions.decide(plan, judge.quantiles, course)
-    return state.replace(course=course), episode_queue.leave(tickets, jnp.where(moved, size, places))
+        course, moved = transitions.decide_transition(plan, judge.quantiles, course)
+    return state.replace(course=course), episode_queue.dequeue_episodes(
+        tickets, jnp.where(moved, size, places)
+    )
 
 
-def _evaluated(judge: Judge, state: Missions, finished: Finished) -> Missions:
+def _evaluated(
+    judge: WindowConfig, state: MissionCurriculumState, finished: Finished
+) -> MissionCurriculumState:
     """Returns the state after an evaluation of the present phase; a transition waits for the next update.
 
     Only the update can separate running episodes of the phase that is left from those of the next.
@@ -202,17 +216,17 @@ def _evaluated(judge: Judge, state: Missions, finished: Finished) -> Missions:
     marks = jax.tree.map(lambda x: x[order], judge.marks(finished))
     number = jnp.sum(finished.mask, dtype=jnp.int32)
     course = state.course.replace(judged=jnp.int32(0))
-    return state.replace(course=transitions.judged(course, marks, number))
+    return state.replace(course=transitions.append_to_window(course, marks, number))
 
 
-def _posed(params: PyTree, plan: Plan, phase, progress, paid, exam) -> PyTree:
+def _posed(params: PyTree, plan: CurriculumParams, phase, progress, paid, exam) -> PyTree:
     """Returns the environment's parameters in a phase (int32), at a progress.
 
     Args:
       params: as configured.
       plan: the numbers.
       phase, progress: scalars.
-      paid: `[4]` reward weights, as `campaign.scheduled`.
+      paid: `[4]` reward weights, as `campaign.scheduled_weights`.
       exam: bool; enemies have their full fire probability.
     """
     fire = jnp.where(exam, 1.0, plan.fire)
@@ -232,14 +246,14 @@ def _posed(params: PyTree, plan: Plan, phase, progress, paid, exam) -> PyTree:
     return params.replace(weights=chosen, levers=params.levers.replace(mission=plan.verbs))
 
 
-def _metrics(judge: Judge, plan: Plan, course: Course) -> dict[str, jax.Array]:
-    found = transitions.standing(plan, judge.quantiles, course)
-    asked, met = transitions.criteria(plan, course, found)
-    paid = transitions.payment(plan, course)
+def _metrics(judge: WindowConfig, plan: CurriculumParams, course: MissionProgress) -> dict[str, jax.Array]:
+    found = transitions.compute_window_statistics(plan, judge.quantiles, course)
+    asked, met = transitions.check_phase_criteria(plan, course, found)
+    paid = transitions.current_reward_weights(plan, course)
     values = {
         "current_stage": course.phase,
         "total_phases": jnp.int32(plan.exams.shape[0]),
-        "progress": transitions.progress(plan, course.phase, course.episodes),
+        "progress": transitions.curriculum_progress(plan, course.phase, course.episodes),
         "episodes_in_stage": course.episodes,
         "criteria_min_episodes": plan.dwell,
         "advances": course.advances,
@@ -263,7 +277,7 @@ def _metrics(judge: Judge, plan: Plan, course: Course) -> dict[str, jax.Array]:
     values |= {
         f"criteria/{VARIANCE}/number": found.variance,
         f"criteria/{VARIANCE}/at_most": jnp.where(asked[-1], plan.variance[course.phase], jnp.nan),
-        "worst_decile": transitions.worst_decile(course),
+        "worst_decile": transitions.worst_decile_score(course),
     }
     values |= {f"weights/{name}": paid[index] for index, name in enumerate((*weights.FAMILIES, "status"))}
     return {f"curriculum/{name}": value for name, value in values.items()}

@@ -24,7 +24,7 @@ CREDIT_AS_TERMINAL = "terminal"
 LEAST_CREDIT = 0.25
 
 
-class Phase(NamedTuple):
+class PhaseSettings(NamedTuple):
     """One parsed entry of `phases`; criteria not required are missing in `at_least`, `variance` infinite."""
 
     name: str
@@ -35,7 +35,7 @@ class Phase(NamedTuple):
 
 
 @struct.dataclass
-class Plan:
+class CurriculumParams:
     """Numeric settings of a curriculum of S phases, M metrics and V verbs.
 
     Attributes:
@@ -79,9 +79,9 @@ class Plan:
     verbs: jax.Array
 
 
-def read_plan(
+def read_curriculum_params(
     spec: EnvSpec,
-    table: Sequence[Phase],
+    table: Sequence[PhaseSettings],
     own_verbs: np.ndarray,
     schedule: str = "continuous",
     verbs: Mapping[str, float] | None = None,
@@ -97,7 +97,7 @@ def read_plan(
     base: Mapping[str, float] | None = None,
     calibration: float = WEIGHT,
     credit: float | str = 1.0,
-) -> Plan:
+) -> CurriculumParams:
     """Parses the numbers of a curriculum, on the host.
 
     Args:
@@ -119,11 +119,11 @@ def read_plan(
     Raises:
       ValueError: one line, for unknown, out-of-range or contradictory values.
     """
-    names = metrics(table)
+    names = list_required_results(table)
     margin = _between("advance_margin", advance_margin)
     _check_reachable(spec, table, float(margin))
     asked = [[phase.at_least.get(name, -np.inf) for name in names] for phase in table]
-    return Plan(
+    return CurriculumParams(
         schedule=np.int32(_schedule(schedule)),
         totals=_totals(totals),
         floor=_between("floor", floor),
@@ -136,9 +136,9 @@ def read_plan(
         advance_margin=margin,
         regress_margin=_between("regress_margin", regress_margin),
         effect=_between("effect", effect, 0.0, 10.0),
-        dwell=np.int32(stages.whole("curriculum.dwell", dwell, 0)),
-        nominal=np.float32(stages.whole("curriculum.nominal_episodes", nominal_episodes, 1)),
-        blend=np.float32(stages.whole("curriculum.blend_episodes", blend_episodes, 0)),
+        dwell=np.int32(stages.check_whole_number("curriculum.dwell", dwell, 0)),
+        nominal=np.float32(stages.check_whole_number("curriculum.nominal_episodes", nominal_episodes, 1)),
+        blend=np.float32(stages.check_whole_number("curriculum.blend_episodes", blend_episodes, 0)),
         difficulty=np.array([phase.difficulty for phase in table], np.float32),
         fire=_pair("fire", fire),
         exams=np.array([phase.exams for phase in table], np.float32),
@@ -146,18 +146,18 @@ def read_plan(
     )
 
 
-def metrics(table: Sequence[Phase]) -> tuple[str, ...]:
+def list_required_results(table: Sequence[PhaseSettings]) -> tuple[str, ...]:
     """Returns the names of the results that phases require, in alphabetical order."""
     return tuple(sorted({name for phase in table for name in phase.at_least}))
 
 
-def read_phases(phases: Sequence[Mapping], spec: EnvSpec) -> list[Phase]:
+def read_phases(phases: Sequence[Mapping], spec: EnvSpec) -> list[PhaseSettings]:
     """Parses the table of phases, `{name, difficulty, exams, criteria}` each.
 
     Raises:
       ValueError: one line with the phase, for values that are unknown, out of range or not reported.
     """
-    reported("curriculum", TASK, spec)
+    require_result("curriculum", TASK, spec)
     if spec.score is None:
         raise ValueError(f"curriculum: {spec.name} reports no score")
     if isinstance(phases, str | Mapping) or not isinstance(phases, Sequence) or not phases:
@@ -176,25 +176,27 @@ def read_phases(phases: Sequence[Mapping], spec: EnvSpec) -> list[Phase]:
     return table
 
 
-def _read_phase(key: str, given, spec: EnvSpec) -> Phase:
+def _read_phase(key: str, given, spec: EnvSpec) -> PhaseSettings:
     where = f"curriculum.{key}"
     name = given.get("name") if isinstance(given, Mapping) else None
     if not isinstance(name, str) or not name:
         raise ValueError(f"{where}={given!r}: must be a mapping with a name")
-    stages.known(f"{where}.", given, PHASE_KEYS)
-    asked = dict(stages.mapping(f"{where}.criteria", given.get("criteria")))
+    stages.refuse_unknown_keys(f"{where}.", given, PHASE_KEYS)
+    asked = dict(stages.check_mapping(f"{where}.criteria", given.get("criteria")))
     at_least = {one: _between(f"{key}.criteria.{one}", value) for one, value in asked.items()}
     variance = at_least.pop(VARIANCE, np.inf)
     if LARGEST_VARIANCE <= variance < np.inf:
         found = f"means in [0, 1] vary by {LARGEST_VARIANCE:g} at most; must be below it"
         raise ValueError(f"{where}.criteria.{VARIANCE}={variance:g}: {found}")
     for one in at_least:
-        reported(f"{where}.criteria", one, spec)
+        require_result(f"{where}.criteria", one, spec)
     difficulty = _pair(f"{key}.difficulty", given.get("difficulty", (0.0, 1.0)))
-    return Phase(name, difficulty, _between(f"{key}.exams", given.get("exams", 0.0)), at_least, variance)
+    return PhaseSettings(
+        name, difficulty, _between(f"{key}.exams", given.get("exams", 0.0)), at_least, variance
+    )
 
 
-def _check_reachable(spec: EnvSpec, table: Sequence[Phase], margin: float) -> None:
+def _check_reachable(spec: EnvSpec, table: Sequence[PhaseSettings], margin: float) -> None:
     """Raises ValueError for criteria that cannot be met."""
     for index, phase in enumerate(table):
         where = f"curriculum.phases.{index} ({phase.name}): criteria"
@@ -205,7 +207,7 @@ def _check_reachable(spec: EnvSpec, table: Sequence[Phase], margin: float) -> No
                 raise ValueError(f"{where}.{name}: counts at full fire only; exams must be above 0")
 
 
-def reported(where: str, name: str, spec: EnvSpec) -> None:
+def require_result(where: str, name: str, spec: EnvSpec) -> None:
     """Raises ValueError if the environment reports no result of this name."""
     known = [one.name for one in spec.results]
     if name not in known:
@@ -220,7 +222,7 @@ def _schedule(given) -> int:
 
 
 def _between(key: str, value: Any, low: float = 0.0, high: float = 1.0) -> np.float32:
-    return np.float32(stages.number(f"curriculum.{key}", value, low, high))
+    return np.float32(stages.check_number_in_range(f"curriculum.{key}", value, low, high))
 
 
 def _pair(key: str, value) -> np.ndarray:
@@ -236,8 +238,8 @@ def _pair(key: str, value) -> np.ndarray:
 def _verbs(given, known: tuple[str, ...], own: np.ndarray) -> np.ndarray:
     if given is None:
         return own.astype(np.float32)
-    chosen = stages.mapping("curriculum.verbs", given)
-    stages.known("curriculum.verbs.", chosen, known)
+    chosen = stages.check_mapping("curriculum.verbs", given)
+    stages.refuse_unknown_keys("curriculum.verbs.", chosen, known)
     shares = [_between(f"verbs.{name}", chosen.get(name, 0.0), 0.0, 1e6) for name in known]
     if sum(shares) <= 0:
         raise ValueError(f"curriculum.verbs={dict(chosen)!r}: one of them must be above 0")
@@ -251,8 +253,8 @@ def _totals(given) -> np.ndarray:
 
 
 def _base(given) -> np.ndarray:
-    given = stages.mapping("curriculum.base", given)
-    stages.known("curriculum.base.", given, COMPONENTS)
+    given = stages.check_mapping("curriculum.base", given)
+    stages.refuse_unknown_keys("curriculum.base.", given, COMPONENTS)
     return weights.base_weights(
         {key: _between(f"base.{key}", value, 0.0, 1e6) for key, value in given.items()}
     )

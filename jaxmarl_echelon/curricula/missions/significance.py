@@ -11,7 +11,7 @@ import numpy as np
 from scipy import special
 
 
-class Estimate(NamedTuple):
+class MeanEstimate(NamedTuple):
     """Mean with its confidence interval; all fields `[...]` float32, NaN where there are too few values.
 
     Attributes:
@@ -39,7 +39,7 @@ def t_quantiles(window: int, confidence: float = 0.95) -> np.ndarray:
     return np.concatenate([[np.inf, np.inf], quantiles]).astype(np.float32)
 
 
-def estimate(count: jax.Array, mean: jax.Array, square: jax.Array, quantiles: jax.Array) -> Estimate:
+def estimate_mean(count: jax.Array, mean: jax.Array, square: jax.Array, quantiles: jax.Array) -> MeanEstimate:
     """Computes an estimate from moments.
 
     Args:
@@ -56,7 +56,7 @@ def estimate(count: jax.Array, mean: jax.Array, square: jax.Array, quantiles: ja
     # One value gives no interval, two equal values do: inf * 0 must not become 0.
     margin = jnp.where(number > 1, margin, jnp.inf)
     known = jnp.where(number > 0, mean, jnp.nan)
-    return Estimate(
+    return MeanEstimate(
         count=number.astype(jnp.float32),
         mean=known,
         std=jnp.where(number > 1, std, jnp.nan),
@@ -65,17 +65,17 @@ def estimate(count: jax.Array, mean: jax.Array, square: jax.Array, quantiles: ja
     )
 
 
-def estimate_of(values: jax.Array, mask: jax.Array, quantiles: jax.Array) -> Estimate:
+def estimate_masked_mean(values: jax.Array, mask: jax.Array, quantiles: jax.Array) -> MeanEstimate:
     """Computes the estimate of `values [..., W]` where `mask [..., W]` is set."""
     weights = mask.astype(jnp.float32)
     count = jnp.sum(weights, axis=-1)
     some = jnp.maximum(count, 1.0)
     values = jnp.where(mask, values, 0.0).astype(jnp.float32)
     mean, square = jnp.sum(values, axis=-1) / some, jnp.sum(jnp.square(values), axis=-1) / some
-    return estimate(count, mean, square, quantiles)
+    return estimate_mean(count, mean, square, quantiles)
 
 
-def effect_size(found: Estimate, target: jax.Array) -> jax.Array:
+def effect_size(found: MeanEstimate, target: jax.Array) -> jax.Array:
     """Returns Cohen's d of the mean against `target [...]`: their difference in standard deviations.
 
     If all values are equal, it is infinite with the sign of the difference, or 0 for a difference of 0.
@@ -85,11 +85,11 @@ def effect_size(found: Estimate, target: jax.Array) -> jax.Array:
     return jnp.where(found.std > 0.0, difference / jnp.where(found.std > 0.0, found.std, 1.0), certain)
 
 
-def significantly_above(found: Estimate, target: jax.Array, effect: jax.Array) -> jax.Array:
+def significantly_above(found: MeanEstimate, target: jax.Array, effect: jax.Array) -> jax.Array:
     """Returns bool `[...]`: the interval lies above `target`, and the effect size is at least `effect`."""
     return (found.low > target) & (effect_size(found, target) >= effect)
 
 
-def significantly_below(found: Estimate, target: jax.Array) -> jax.Array:
+def significantly_below(found: MeanEstimate, target: jax.Array) -> jax.Array:
     """Returns bool `[...]`: the interval lies below `target`."""
     return found.high < target

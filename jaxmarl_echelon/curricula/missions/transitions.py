@@ -13,16 +13,16 @@ from flax import struct
 
 from jaxmarl_echelon.curricula import stages
 from jaxmarl_echelon.curricula.missions import significance
-from jaxmarl_echelon.curricula.missions.settings import Plan
-from jaxmarl_echelon.curricula.missions.significance import Estimate
+from jaxmarl_echelon.curricula.missions.settings import CurriculumParams
+from jaxmarl_echelon.curricula.missions.significance import MeanEstimate
 from jaxmarl_echelon.envs.echelon.missions import calibration, weights
-from jaxmarl_echelon.envs.trees import masked_mean
+from jaxmarl_echelon.envs.trees import mean_where
 
 # Largest share of a phase in the progress, so that the progress identifies the phase.
-MOST = 0.999
+MAX_PHASE_SHARE = 0.999
 
 
-class Marks(NamedTuple):
+class EpisodeMetrics(NamedTuple):
     """Metrics of an episode that transitions depend on, or a batch with leading axes.
 
     Attributes:
@@ -39,7 +39,7 @@ class Marks(NamedTuple):
 
 
 @struct.dataclass
-class Course:
+class MissionProgress:
     """Progress of a run.
 
     Attributes:
@@ -47,36 +47,36 @@ class Course:
       episodes: int32 counted training episodes since the phase was entered.
       judged: int32 episodes in the statistics since then.
       history: `Marks [W]` of the newest of these, newest last.
-      before: `[4]` reward weights at the end of the last phase; see `payment`.
+      before: `[4]` reward weights at the end of the last phase; see `current_reward_weights`.
       advances, regressions: int32 counts of transitions.
     """
 
     phase: jax.Array
     episodes: jax.Array
     judged: jax.Array
-    history: Marks
+    history: EpisodeMetrics
     before: jax.Array
     advances: jax.Array
     regressions: jax.Array
 
 
-class Standing(NamedTuple):
+class WindowStatistics(NamedTuple):
     """Statistics of a window of episodes, `[...]`.
 
     Attributes:
-      metrics: `Estimate` of each metric, `[..., M]`.
+      metrics: `MeanEstimate` of each metric, `[..., M]`.
       variance: of the verbs' mean scores, over the verbs that occurred; NaN without any.
       size: int32, length of the window so far.
     """
 
-    metrics: Estimate
+    metrics: MeanEstimate
     variance: jax.Array
     size: jax.Array
 
 
-def no_marks(names: tuple[str, ...]) -> Marks:
+def empty_episode_metrics(names: tuple[str, ...]) -> EpisodeMetrics:
     """Returns a template of one episode's marks."""
-    return Marks(
+    return EpisodeMetrics(
         dict.fromkeys(names, np.float32(0)),
         dict.fromkeys(names, np.bool_(False)),
         np.float32(0),
@@ -84,43 +84,48 @@ def no_marks(names: tuple[str, ...]) -> Marks:
     )
 
 
-def begin(names: tuple[str, ...], window: int) -> Course:
+def start_mission_progress(names: tuple[str, ...], window: int) -> MissionProgress:
     """Returns the state before the first episode."""
     zero = jnp.int32(0)
-    return Course(
+    return MissionProgress(
         phase=zero,
         episodes=zero,
         judged=zero,
-        history=jax.tree.map(lambda x: jnp.full(window, x), no_marks(names)),
+        history=jax.tree.map(lambda x: jnp.full(window, x), empty_episode_metrics(names)),
         before=jnp.zeros(4, jnp.float32),
         advances=zero,
         regressions=zero,
     )
 
 
-def progress(plan: Plan, phase: jax.Array, episodes: jax.Array) -> jax.Array:
+def curriculum_progress(plan: CurriculumParams, phase: jax.Array, episodes: jax.Array) -> jax.Array:
     """Returns the progress in [0, 1) after `episodes` in a phase."""
-    way = jnp.minimum(MOST, episodes / plan.nominal)
+    way = jnp.minimum(MAX_PHASE_SHARE, episodes / plan.nominal)
     return (phase + way) / plan.exams.shape[0]
 
 
-def scheduled(plan: Plan, progress: jax.Array) -> jax.Array:
+def scheduled_weights(plan: CurriculumParams, progress: jax.Array) -> jax.Array:
     """Returns `[4]`: shares of the families (`weights.FAMILIES`) and weight of calibration, at a progress."""
-    shares = weights.shares(plan.schedule, progress, plan.totals, plan.floor)
-    return jnp.append(shares, plan.calibration * calibration.fade(progress))
+    shares = weights.family_shares(plan.schedule, progress, plan.totals, plan.floor)
+    return jnp.append(shares, plan.calibration * calibration.calibration_fade(progress))
 
 
-def payment(plan: Plan, course: Course) -> jax.Array:
-    """Returns present reward weights, as `scheduled`; after a transition blended with the previous ones."""
-    now = scheduled(plan, progress(plan, course.phase, course.episodes))
-    mixed = weights.blended(course.before, now, course.episodes / jnp.maximum(plan.blend, 1.0))
+def current_reward_weights(plan: CurriculumParams, course: MissionProgress) -> jax.Array:
+    """Returns the present `scheduled_weights`, blended with the previous phase's after a transition."""
+    now = scheduled_weights(plan, curriculum_progress(plan, course.phase, course.episodes))
+    mixed = weights.blend_weights(course.before, now, course.episodes / jnp.maximum(plan.blend, 1.0))
     moved = course.advances + course.regressions > 0
     return jnp.where(moved & (course.episodes < plan.blend), mixed, now)
 
 
-def advance(
-    plan: Plan, quantiles: np.ndarray, course: Course, marks: Marks, number: jax.Array, ages: jax.Array
-) -> tuple[Course, jax.Array]:
+def process_next_episodes(
+    plan: CurriculumParams,
+    quantiles: np.ndarray,
+    course: MissionProgress,
+    marks: EpisodeMetrics,
+    number: jax.Array,
+    ages: jax.Array,
+) -> tuple[MissionProgress, jax.Array]:
     """Processes the next episodes of the present phase, up to the first transition.
 
     Advance if, over a full window, every required metric lies significantly above its threshold plus margin
@@ -141,34 +146,42 @@ def advance(
     """
     found = _sliding(plan, quantiles, course, marks)
     passed, failed = _decided(plan, quantiles, course.phase, found, ages)
-    seen, moved = stages.first(passed | failed, number)
-    passed, failed = (moved & stages.last(x, seen, False) for x in (passed, failed))
-    after = judged(course, marks, seen).replace(episodes=stages.last(ages, seen, course.episodes))
+    seen, moved = stages.find_first_true(passed | failed, number)
+    passed, failed = (moved & stages.select_last(x, seen, False) for x in (passed, failed))
+    after = append_to_window(course, marks, seen).replace(
+        episodes=stages.select_last(ages, seen, course.episodes)
+    )
     return _moved(plan, after, passed, failed)
 
 
-def judged(course: Course, marks: Marks, number: jax.Array) -> Course:
+def append_to_window(course: MissionProgress, marks: EpisodeMetrics, number: jax.Array) -> MissionProgress:
     """Returns the state with the first `number` of `marks [N]` added to its window."""
-    history = jax.tree.map(lambda old, new: stages.appended(old, new, number), course.history, marks)
+    history = jax.tree.map(lambda old, new: stages.append_newest(old, new, number), course.history, marks)
     return course.replace(judged=course.judged + number, history=history)
 
 
-def decide(plan: Plan, quantiles: np.ndarray, course: Course) -> tuple[Course, jax.Array]:
-    """Tests for a transition as `advance` does, based on the present window only."""
-    found = standing(plan, quantiles, course)
+def decide_transition(
+    plan: CurriculumParams, quantiles: np.ndarray, course: MissionProgress
+) -> tuple[MissionProgress, jax.Array]:
+    """Tests for a transition as `process_next_episodes` does, based on the present window only."""
+    found = compute_window_statistics(plan, quantiles, course)
     return _moved(plan, course, *_decided(plan, quantiles, course.phase, found, course.episodes))
 
 
-def standing(plan: Plan, quantiles: np.ndarray, course: Course) -> Standing:
+def compute_window_statistics(
+    plan: CurriculumParams, quantiles: np.ndarray, course: MissionProgress
+) -> WindowStatistics:
     """Computes the statistics of the present window."""
     size = quantiles.size - 1
-    known = stages.newest(size, course.judged, jnp.int32(size))
+    known = stages.newest_mask(size, course.judged, jnp.int32(size))
     columns = jnp.where(known[:, None], _columns(plan, course.history), 0.0)
     length = jnp.minimum(course.judged, size)
     return _standing(plan, quantiles, jnp.sum(columns, axis=0) / jnp.maximum(length, 1), length)
 
 
-def criteria(plan: Plan, course: Course, found: Standing) -> tuple[jax.Array, jax.Array]:
+def check_phase_criteria(
+    plan: CurriculumParams, course: MissionProgress, found: WindowStatistics
+) -> tuple[jax.Array, jax.Array]:
     """Returns the criteria required by the present phase and those met at present, bool `[M + 1]` each.
 
     The last entry is the variance between verbs. The last phase has no criteria.
@@ -177,15 +190,15 @@ def criteria(plan: Plan, course: Course, found: Standing) -> tuple[jax.Array, ja
     return asked, asked & _met(plan, course.phase, found)
 
 
-def worst_decile(course: Course) -> jax.Array:
+def worst_decile_score(course: MissionProgress) -> jax.Array:
     """Returns the mean score of the worst tenth of the window; NaN without episodes."""
     size = course.history.score.size
-    known = stages.newest(size, course.judged, jnp.int32(size))
+    known = stages.newest_mask(size, course.judged, jnp.int32(size))
     ordered = jnp.sort(jnp.where(known, course.history.score, jnp.inf))
-    return stages.share(jnp.arange(size) * 10 < jnp.sum(known), ordered)
+    return stages.mean_of_marked(jnp.arange(size) * 10 < jnp.sum(known), ordered)
 
 
-def _met(plan: Plan, phase: jax.Array, found: Standing) -> jax.Array:
+def _met(plan: CurriculumParams, phase: jax.Array, found: WindowStatistics) -> jax.Array:
     """Returns bool `[..., M + 1]`: the criterion for advancing is met, or not required by the phase."""
     target = plan.at_least[phase]
     above = significance.significantly_above(found.metrics, target + plan.advance_margin, plan.effect)
@@ -193,14 +206,14 @@ def _met(plan: Plan, phase: jax.Array, found: Standing) -> jax.Array:
     return jnp.concatenate([above | jnp.isneginf(target), even[..., None]], axis=-1)
 
 
-def _failed(plan: Plan, phase: jax.Array, found: Standing) -> jax.Array:
+def _failed(plan: CurriculumParams, phase: jax.Array, found: WindowStatistics) -> jax.Array:
     """Returns bool `[..., M]`: the metric of the previous phase is significantly below its threshold."""
     target = plan.at_least[jnp.maximum(phase - 1, 0)]
     return significance.significantly_below(found.metrics, target - plan.regress_margin)
 
 
 def _decided(
-    plan: Plan, quantiles: np.ndarray, phase: jax.Array, found: Standing, ages: jax.Array
+    plan: CurriculumParams, quantiles: np.ndarray, phase: jax.Array, found: WindowStatistics, ages: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Returns bool `[...]` each: advance, and regress, after `ages [...]` episodes in a phase."""
     last = plan.exams.shape[0] - 1
@@ -209,21 +222,25 @@ def _decided(
     return passed, ~passed & (phase > 0) & ripe & jnp.any(_failed(plan, phase, found), axis=-1)
 
 
-def _moved(plan: Plan, course: Course, passed: jax.Array, failed: jax.Array) -> tuple[Course, jax.Array]:
+def _moved(
+    plan: CurriculumParams, course: MissionProgress, passed: jax.Array, failed: jax.Array
+) -> tuple[MissionProgress, jax.Array]:
     """Applies a transition, if any; returns the state and whether the phase has changed."""
     moved = passed | failed
     after = course.replace(
         phase=course.phase + passed - failed,
         episodes=jnp.where(moved, 0, course.episodes),
         judged=jnp.where(moved, 0, course.judged),
-        before=jnp.where(moved, payment(plan, course), course.before),
+        before=jnp.where(moved, current_reward_weights(plan, course), course.before),
         advances=course.advances + passed,
         regressions=course.regressions + failed,
     )
     return after, moved
 
 
-def _sliding(plan: Plan, quantiles: np.ndarray, course: Course, marks: Marks) -> Standing:
+def _sliding(
+    plan: CurriculumParams, quantiles: np.ndarray, course: MissionProgress, marks: EpisodeMetrics
+) -> WindowStatistics:
     """Computes the statistics of the window after each of the next episodes `[N]`."""
     size = jnp.int32(quantiles.size - 1)
     old, new = _columns(plan, course.history), _columns(plan, marks)
@@ -232,7 +249,7 @@ def _sliding(plan: Plan, quantiles: np.ndarray, course: Course, marks: Marks) ->
     return _standing(plan, quantiles, means, length)
 
 
-def _columns(plan: Plan, marks: Marks) -> jax.Array:
+def _columns(plan: CurriculumParams, marks: EpisodeMetrics) -> jax.Array:
     """Returns summands of all statistics, `[N, 3 M + 2 V]`: by metric, then by verb."""
     names = sorted(marks.metrics)
     counts = jnp.stack([marks.counts[name] for name in names], axis=-1)
@@ -242,19 +259,21 @@ def _columns(plan: Plan, marks: Marks) -> jax.Array:
     return jnp.concatenate([counts, values, jnp.square(values), verbs, scores], axis=-1, dtype=jnp.float32)
 
 
-def _standing(plan: Plan, quantiles: np.ndarray, means: jax.Array, length: jax.Array) -> Standing:
+def _standing(
+    plan: CurriculumParams, quantiles: np.ndarray, means: jax.Array, length: jax.Array
+) -> WindowStatistics:
     """Computes statistics from means `[..., 3 M + 2 V]` of `_columns` over windows of `length [...]`."""
     metrics, verbs = plan.at_least.shape[1], plan.verbs.shape[0]
     ends = np.cumsum([metrics, metrics, metrics, verbs])
     counts, values, squares, occurred, scores = jnp.split(means, ends, axis=-1)
     some = jnp.where(counts > 0, counts, 1.0)
-    found = significance.estimate(counts * length[..., None], values / some, squares / some, quantiles)
+    found = significance.estimate_mean(counts * length[..., None], values / some, squares / some, quantiles)
     there = occurred > 0
     by_verb = scores / jnp.where(there, occurred, 1.0)
-    return Standing(found, _variance(by_verb, there), length)
+    return WindowStatistics(found, _variance(by_verb, there), length)
 
 
 def _variance(values: jax.Array, mask: jax.Array) -> jax.Array:
     """Returns the population variance over the last axis where `mask` is set; NaN if empty."""
-    mean = masked_mean(values, mask)
-    return masked_mean(jnp.square(values - mean[..., None]), mask)
+    mean = mean_where(values, mask)
+    return mean_where(jnp.square(values - mean[..., None]), mask)

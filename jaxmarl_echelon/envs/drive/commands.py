@@ -93,7 +93,7 @@ class Actions(NamedTuple):
             return jnp.broadcast_to(jnp.array([first, second], jnp.int32), (agents, 2))
         return jnp.full(agents, first * len(self.grids[1]) + second, jnp.int32)
 
-    def handed_over(self, mover: int, agents: int) -> jax.Array:
+    def delegate_to(self, mover: int, agents: int) -> jax.Array:
         """Returns actions outside the space that delegate motion to `mover`, REPLAY or IDM."""
         if self.kind == "continuous":
             return jnp.broadcast_to(jnp.array([mover + 1.0, 0.0]), (agents, 2))

@@ -42,7 +42,7 @@ BOUNDS: dict[str, Bounds] = {
 }
 
 
-def draw(key: jax.Array, names: Sequence[str], agents: int) -> dict[str, jax.Array]:
+def draw_conditioned_weights(key: jax.Array, names: Sequence[str], agents: int) -> dict[str, jax.Array]:
     """Draws every named number independently for every learner, `[A]` each."""
     keys = jax.random.split(key, max(len(names), 1))
     return {
@@ -51,13 +51,13 @@ def draw(key: jax.Array, names: Sequence[str], agents: int) -> dict[str, jax.Arr
     }
 
 
-def scaled(name: str, value: jax.Array) -> jax.Array:
+def scale_conditioned_weight(name: str, value: jax.Array) -> jax.Array:
     """Scales a number to [-1, 1], as observed by learners."""
     low, high = BOUNDS[name].low, BOUNDS[name].high
     return jnp.clip(2 * (value - low) / (high - low) - 1, -1.0, 1.0)
 
 
-def applied(
+def replace_conditioned_weights(
     weights: Mapping[str, Mapping[str, jax.Array]], drawn: Mapping[str, jax.Array]
 ) -> dict[str, dict[str, jax.Array]]:
     """Returns the weights of a reward with the drawn ones `[A]` replaced."""

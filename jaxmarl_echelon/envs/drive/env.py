@@ -12,16 +12,23 @@ from jaxmarl_echelon.envs.drive import conditioning, rules
 from jaxmarl_echelon.envs.drive.bank import SceneBank
 from jaxmarl_echelon.envs.drive.measures import record as record_lib
 from jaxmarl_echelon.envs.drive.measures import ride as ride_lib
-from jaxmarl_echelon.envs.drive.measures.record import Happening
-from jaxmarl_echelon.envs.drive.measures.rollouts import Comparison
-from jaxmarl_echelon.envs.drive.observing.layout import View
-from jaxmarl_echelon.envs.drive.observing.observe import observe
-from jaxmarl_echelon.envs.drive.rewards import Situation
+from jaxmarl_echelon.envs.drive.measures.record import StepOutcome
+from jaxmarl_echelon.envs.drive.measures.rollouts import DriveComparison
+from jaxmarl_echelon.envs.drive.observing.layout import ObservationConfig
+from jaxmarl_echelon.envs.drive.observing.observe import observe_learners
+from jaxmarl_echelon.envs.drive.rewards import DriveRewardInputs
 from jaxmarl_echelon.envs.drive.scripts import baselines
-from jaxmarl_echelon.envs.drive.state import DT, NEW_GOAL, VEHICLE_ROLE, Condition, DriveParams, DriveState
+from jaxmarl_echelon.envs.drive.state import (
+    DT,
+    NEW_GOAL,
+    VEHICLE_ROLE,
+    DriveParams,
+    DriveState,
+    RoadCondition,
+)
 from jaxmarl_echelon.envs.drive.traffic import scripted_bodies, signals
-from jaxmarl_echelon.envs.drive.traffic.simulation import Simulation
-from jaxmarl_echelon.envs.drive.view.viewer import Viewer
+from jaxmarl_echelon.envs.drive.traffic.simulation import TrafficSimulation
+from jaxmarl_echelon.envs.drive.view.viewer import DriveViewer
 from jaxmarl_echelon.envs.rewards import Reward
 from jaxmarl_echelon.envs.spaces import Box
 from physics.bicycle import Motion
@@ -48,8 +55,8 @@ class Drive(Environment):
 
     def __init__(
         self,
-        simulation: Simulation,
-        view: View,
+        simulation: TrafficSimulation,
+        view: ObservationConfig,
         reward: Reward,
         params: DriveParams,
         *,
@@ -88,14 +95,14 @@ class Drive(Environment):
             roles=(role,),
             decision_period=DT,
             episode_limit=steps,
-            results=record_lib.declared(kinds, reward.names, self._new_goals),
+            results=record_lib.declare_drive_results(kinds, reward.names, self._new_goals),
             score=record_lib.SCORE,
         )
         self.blocks = {VEHICLE_ROLE: view.blocks}
         self.baselines = baselines.BASELINES
         self.controllers = {VEHICLE_ROLE: "learner"}
-        self.viewer = Viewer(simulation.bank, view, steps, kinds)
-        self.comparison = Comparison(simulation.bank, held_out)
+        self.viewer = DriveViewer(simulation.bank, view, steps, kinds)
+        self.comparison = DriveComparison(simulation.bank, held_out)
 
     @property
     def bank(self) -> SceneBank:
@@ -113,7 +120,7 @@ class Drive(Environment):
     @property
     def scripts(self) -> dict[str, ScriptedPolicy]:
         """Scripted policies by name."""
-        return baselines.scripts(self.simulation.actions, self.spec.roles[0])
+        return baselines.make_drive_scripts(self.simulation.actions, self.spec.roles[0])
 
     def default_params(self) -> DriveParams:
         """Returns the parameters given by the configuration."""
@@ -157,15 +164,15 @@ class Drive(Environment):
             age=none,
             goal=goal,
             goal_step=none,
-            goal_distance=rules.distance(own, goal),
+            goal_distance=rules.distance_to_points(own, goal),
             condition=_masked(start.condition, alive),
             start=start,
             traffic=traffic,
-            ride=ride_lib.begin(own),
+            ride=ride_lib.start_ride(own),
             paid=self.reward.init(),
             earned={name: jnp.zeros(agents, jnp.float32) for name in self.reward.names},
-            drawn=conditioning.draw(key_weights, self.view.condition, agents),
-            record=record_lib.begin(alive),
+            drawn=conditioning.draw_conditioned_weights(key_weights, self.view.condition, agents),
+            record=record_lib.start_learner_record(alive),
         )
         none = jnp.zeros(agents, bool)
         return state, self._show(state, none, none, jnp.bool_(False))
@@ -179,10 +186,10 @@ class Drive(Environment):
         own = self.simulation.learners(motion)
         solid = self.simulation.solid(present, state.ghost)
         condition = _masked(self.simulation.condition(state.scene, motion, solid, acted), acted)
-        radius = rules.goal_radius(state, params)
-        reached = acted & (rules.distance(own, state.goal) < radius)
+        radius = rules.select_goal_radius(state, params)
+        reached = acted & (rules.distance_to_points(own, state.goal) < radius)
         reached &= jnp.abs(own.speed) <= params.goal_speed
-        jolt, ride = ride_lib.feel(state.ride, own)
+        jolt, ride = ride_lib.differentiate_ride(state.ride, own)
         moved = state.replace(
             step=state.step + 1,
             motion=motion,
@@ -194,28 +201,30 @@ class Drive(Environment):
             ride=ride,
         )
         happening = self._happening(state, moved, reached, before, jolt)
-        moved = moved.replace(record=record_lib.advance(state.record, happening))
-        gained = rules.distance(before, state.goal) - rules.distance(own, state.goal)
+        moved = moved.replace(record=record_lib.update_learner_record(state.record, happening))
+        gained = rules.distance_to_points(before, state.goal) - rules.distance_to_points(own, state.goal)
         paid, memory = self._pay(moved, reached, jolt, gained, self._ran(state, own), params)
         moved = moved.replace(paid=memory, earned=paid)
-        moved, terminated = rules.ended(moved, reached, params)
-        moved = rules.sent_on(key, self.simulation, moved, reached & ~terminated, params, self._new_goals)
+        moved, terminated = rules.end_trajectories(moved, reached, params)
+        moved = rules.respawn_or_new_goal(
+            key, self.simulation, moved, reached & ~terminated, params, self._new_goals
+        )
         return self._closed(moved, terminated, params)
 
-    def _happening(self, state: DriveState, moved: DriveState, reached, before: Motion, jolt) -> Happening:
+    def _happening(self, state: DriveState, moved: DriveState, reached, before: Motion, jolt) -> StepOutcome:
         """Collects the inputs of the learners' record for one step."""
         own = self.simulation.learners(moved.motion)
         sample = self.simulation.init_step + moved.step
-        there, recorded = scripted_bodies.recorded(self.bank, state.scene, sample)
+        there, recorded = scripted_bodies.recorded_motion(self.bank, state.scene, sample)
         there = self.simulation.learners(there)
-        return Happening(
+        return StepOutcome(
             acted=state.alive,
             reached=reached,
             before=state.condition,
             condition=moved.condition,
             motion=own,
             moved=jnp.hypot(own.x - before.x, own.y - before.y),
-            comfortable=ride_lib.comfortable(jolt),
+            comfortable=ride_lib.is_comfortable(jolt),
             error=jnp.hypot(own.x - there.x, own.y - there.y),
             recorded=self.simulation.learners(recorded),
             step=moved.step,
@@ -223,16 +232,16 @@ class Drive(Environment):
 
     def _ran(self, state: DriveState, own: Motion) -> jax.Array:
         """Learners that ran a red light in this step, bool `[A]`; all False unless lights are enforced."""
-        if not self.simulation.enforces:
+        if not self.simulation.enforces_lights:
             return jnp.zeros(state.alive.shape, bool)
         before, length = self.simulation.learners((state.motion, self.bank.size[state.scene][:, 0]))
         sample = self.simulation.init_step + state.step
-        return state.alive & signals.ran(self.bank, state.scene, sample, before, own, length)
+        return state.alive & signals.ran_red_light(self.bank, state.scene, sample, before, own, length)
 
     def _pay(self, state: DriveState, reached, jolt, gained, ran, params: DriveParams):
         """Computes the reward components `[A]` of a step and the new memory of the reward."""
         record = state.record
-        situation = Situation(
+        situation = DriveRewardInputs(
             reached=reached,
             again=state.ghost,
             condition=state.condition,
@@ -243,7 +252,7 @@ class Drive(Environment):
             gained=gained,
             ran=ran,
         )
-        weights = conditioning.applied(params.reward, state.drawn)
+        weights = conditioning.replace_conditioned_weights(params.reward, state.drawn)
         paid, memory = self.reward(weights, situation, state.paid)
         return {name: jnp.where(state.alive, value, 0.0) for name, value in paid.items()}, memory
 
@@ -272,7 +281,9 @@ class Drive(Environment):
         controlled = bank.learner[scene]
         count = jnp.sum(controlled, dtype=jnp.float32)
         attempted = (state.step - state.goal_step) * DT >= state.goal_distance / record_lib.ATTEMPT_SPEED
-        info = record_lib.reported(state.record, attempted & controlled if self._new_goals else None)
+        info = record_lib.report_drive_results(
+            state.record, attempted & controlled if self._new_goals else None
+        )
         info |= {
             "task": bank.kind[scene].astype(jnp.int32),
             "controlled": count,
@@ -281,7 +292,7 @@ class Drive(Environment):
         info |= {f"reward/{name}": jnp.sum(value) / jnp.maximum(count, 1.0) for name, value in paid.items()}
         total = sum(paid.values(), jnp.zeros(self.simulation.agents, jnp.float32))
         return TimeStep(
-            obs={VEHICLE_ROLE: observe(self.view, bank, state, self.steps)},
+            obs={VEHICLE_ROLE: observe_learners(self.view, bank, state, self.steps)},
             reward={VEHICLE_ROLE: total},
             terminated={VEHICLE_ROLE: terminated},
             truncated={VEHICLE_ROLE: truncated},
@@ -293,6 +304,6 @@ class Drive(Environment):
         )
 
 
-def _masked(condition: Condition, alive: jax.Array) -> Condition:
+def _masked(condition: RoadCondition, alive: jax.Array) -> RoadCondition:
     """Clears the collision and off-road flags of learners that are not alive."""
     return condition.replace(colliding=condition.colliding & alive, offroad=condition.offroad & alive)

@@ -6,19 +6,19 @@ import jax.numpy as jnp
 from jaxmarl_echelon.envs.drive.bank import SceneBank
 from jaxmarl_echelon.envs.drive.codes import LANE
 from physics.bicycle import Motion
-from physics.segments import Lane, between
+from physics.segments import MatchedLane, segments_between
 
 MOST_LANES = 24
 _BISECTIONS = 14
 _FAR = 1e6
 
 
-def new_goals(
+def draw_new_goals(
     key: jax.Array,
     bank: SceneBank,
     scene: jax.Array,
     motion: Motion,
-    lane: Lane,
+    lane: MatchedLane,
     radius: jax.Array,
     distance: jax.Array,
 ) -> jax.Array:
@@ -38,25 +38,25 @@ def new_goals(
       radius: of goals, `[A]` m.
       distance: `[A]` m.
     """
-    number, arc = place_on_lane(bank, scene, motion, lane)
-    point = walk(key, bank, scene, number, arc, distance)
+    number, arc = _place_on_lane(bank, scene, motion, lane)
+    point = walk_lane_graph(key, bank, scene, number, arc, distance)
     near = jnp.hypot(point[:, 0] - motion.x, point[:, 1] - motion.y) <= 2 * radius
     other = _straight(bank, scene, motion, distance)
     return jnp.where((lane.found & ~near)[:, None], point, other)
 
 
-def place_on_lane(
-    bank: SceneBank, scene: jax.Array, motion: Motion, lane: Lane
+def _place_on_lane(
+    bank: SceneBank, scene: jax.Array, motion: Motion, lane: MatchedLane
 ) -> tuple[jax.Array, jax.Array]:
     """Returns the lanes `[A]` of matched bodies and the arcs along them, m."""
     ends = bank.segment[scene][lane.index]
-    part = between(ends[:, :2], ends[:, 2:])
+    part = segments_between(ends[:, :2], ends[:, 2:])
     along = (motion.x - part.x) * part.cos + (motion.y - part.y) * part.sin + part.half
     arc = bank.segment_arc[scene][lane.index] + jnp.clip(along, 0.0, 2 * part.half)
     return jnp.maximum(bank.segment_lane[scene][lane.index], 0).astype(jnp.int32), arc
 
 
-def walk(
+def walk_lane_graph(
     key: jax.Array,
     bank: SceneBank,
     scene: jax.Array,
@@ -95,7 +95,7 @@ def _point(bank: SceneBank, scene: jax.Array, lane: jax.Array, arc: jax.Array) -
 
     index, _ = jax.lax.fori_loop(0, _BISECTIONS, halve, (low, high))
     ends = bank.segment[scene][index]
-    part = between(ends[:, :2], ends[:, 2:])
+    part = segments_between(ends[:, :2], ends[:, 2:])
     left = jnp.clip(arc - start[index], 0.0, 2 * part.half)
     return ends[:, :2] + left[:, None] * jnp.stack([part.cos, part.sin], axis=-1)
 

@@ -21,12 +21,12 @@ from jaxmarl_echelon.envs.drive.scenes import library
 from jaxmarl_echelon.envs.drive.scenes.library import Scenes
 from jaxmarl_echelon.envs.drive.scenes.raw_scene import NO_LIMIT
 from jaxmarl_echelon.envs.drive.scenes.settings import SceneSettings
-from jaxmarl_echelon.envs.drive.settings import DriveSettings, Limits
+from jaxmarl_echelon.envs.drive.settings import DriveLimits, DriveSettings
 from jaxmarl_echelon.envs.drive.state import DT, DriveParams
-from jaxmarl_echelon.envs.drive.traffic.motion import dynamics
+from jaxmarl_echelon.envs.drive.traffic.motion import make_dynamics
 from jaxmarl_echelon.envs.drive.traffic.scripted_bodies import IDM, REPLAY
 from jaxmarl_echelon.envs.drive.traffic.signals import ENFORCE
-from jaxmarl_echelon.envs.drive.traffic.simulation import Simulation
+from jaxmarl_echelon.envs.drive.traffic.simulation import TrafficSimulation
 from jaxmarl_echelon.envs.rewards import Reward
 
 FULL = 0.75  # share of filled slots above which empty ones may cost as much as full ones
@@ -49,24 +49,28 @@ def make(reward: Reward, *, scenes: Scenes | str = "generated", **given) -> Driv
     # Scenes depend on the length of episodes, too: goals of files lie within it.
     rest = {key: value for key, value in given.items() if key not in names or key == "steps"}
     if isinstance(scenes, Scenes):
-        return assemble(reward, scenes, SceneSettings(**world), rest)
+        return _assemble_environment(reward, scenes, SceneSettings(**world), rest)
     chosen = SceneSettings(scenes=scenes, **world)
     _read_settings(reward, rest)  # before the scenes, which take minutes
-    env = assemble(reward, library.scenes(chosen), chosen, rest)
-    env.files = library.files(chosen)
+    env = _assemble_environment(reward, library.load_scenes(chosen), chosen, rest)
+    env.files = library.list_scene_files(chosen)
     return env
 
 
-def _read_settings(reward: Reward, given: Mapping[str, Any]) -> tuple[DriveSettings, Limits, dict[str, Any]]:
+def _read_settings(
+    reward: Reward, given: Mapping[str, Any]
+) -> tuple[DriveSettings, DriveLimits, dict[str, Any]]:
     """Reads all settings that do not depend on scenes, and the values of the parameters."""
-    chosen = readers.from_flat(DriveSettings, given)
+    chosen = readers.unflatten_settings(DriveSettings, given)
     settings.check_condition(chosen.observing.condition, reward)
     settings.check_lights(chosen.driving.lights, reward)
-    limits = Limits(new_goals=chosen.rules.goal_behavior == "new_goal")
+    limits = DriveLimits(new_goals=chosen.rules.goal_behavior == "new_goal")
     return chosen, limits, readers.read_all(settings.READERS, chosen, limits)
 
 
-def assemble(reward: Reward, scenes: Scenes, world: SceneSettings, given: Mapping[str, Any]) -> Drive:
+def _assemble_environment(
+    reward: Reward, scenes: Scenes, world: SceneSettings, given: Mapping[str, Any]
+) -> Drive:
     """Builds the environment on given scenes.
 
     Args:
@@ -92,8 +96,8 @@ def assemble(reward: Reward, scenes: Scenes, world: SceneSettings, given: Mappin
         tables = spiral_tables(segment, kind, *grid, bank.near_lanes.shape[1:3])
         bank = bank.replace(spiral=tables, spiral_row=spiral_rows(segment, kind))
     bank = jax.tree.map(jnp.asarray, bank)
-    moves, share = dynamics(driving.dynamics), share_at_a_time(scenes.bank, observing.layout)
-    simulation = Simulation(
+    moves, share = make_dynamics(driving.dynamics), choose_chunk_share(scenes.bank, observing.layout)
+    simulation = TrafficSimulation(
         bank=bank,
         dynamics=moves,
         actions=Actions(driving.actions, jerk=driving.dynamics == "jerk"),
@@ -102,7 +106,7 @@ def assemble(reward: Reward, scenes: Scenes, world: SceneSettings, given: Mappin
         init_step=world.init_step,
         wheelbase=driving.wheelbase_ratio or moves.wheelbase,
         signed=driving.offroad_test == "signed",
-        enforces=driving.lights == ENFORCE,
+        enforces_lights=driving.lights == ENFORCE,
         share=share,
         bikes=bool((np.asarray(bank.segment_kind) == BIKE_LANE).any()),
     )
@@ -114,12 +118,12 @@ def assemble(reward: Reward, scenes: Scenes, world: SceneSettings, given: Mappin
         steps=driving.steps,
         held_out=scenes.held_out,
         kinds=scenes.kinds,
-        change=partial(settings.change, limits=limits, reward=reward),
-        lines=(*scenes.lines, *out_of_reach(scenes.bank, world.init_step, driving.steps)),
+        change=partial(settings.change_drive_params, limits=limits, reward=reward),
+        lines=(*scenes.lines, *describe_unreachable_goals(scenes.bank, world.init_step, driving.steps)),
     )
 
 
-def share_at_a_time(bank: SceneBank, layout: str) -> float | None:
+def choose_chunk_share(bank: SceneBank, layout: str) -> float | None:
     """Fraction of a batch's learners to compute at a time on a CPU; None for all slots at once.
 
     Chunks cost a few per cent where all slots are filled. They pay off where many slots are empty, and with
@@ -129,7 +133,7 @@ def share_at_a_time(bank: SceneBank, layout: str) -> float | None:
     return None if full or jax.default_backend() != "cpu" else CHUNK
 
 
-def out_of_reach(bank: SceneBank, start: int, steps: int) -> tuple[str, ...]:
+def describe_unreachable_goals(bank: SceneBank, start: int, steps: int) -> tuple[str, ...]:
     """Returns a line about learners that cannot reach their goals in time; empty if all can.
 
     A goal is out of reach if it is farther away than an episode takes a learner at the highest speed of its

@@ -1,7 +1,7 @@
 """Reward components of driving, per learner and step.
 
-The first four are on by default. `progress` is this project's, the others are those of PufferDrive 3; they
-are off by default. Reference: docs/reference/drive.md 9.1.
+The first four are on by default. `measure_goal_progress` is this project's, the others are those of
+PufferDrive 3; they are off by default. Reference: docs/reference/drive.md 9.1.
 """
 
 import math
@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxmarl_echelon.envs.drive.measures.ride import Jolt
-from jaxmarl_echelon.envs.drive.state import DT, Condition
+from jaxmarl_echelon.envs.drive.measures.ride import RideDynamics
+from jaxmarl_echelon.envs.drive.state import DT, RoadCondition
 from jaxmarl_echelon.envs.rewards import Catalogue, Component, Reward, Weights
 from physics.bicycle import Motion
 
-Memory = tuple[()]
+DriveRewardMemory = tuple[()]
 MOVING = 2.5
 STILL = 0.01
 COMFORT = 3.0
@@ -25,7 +25,7 @@ TOLERANCE = 2.0
 
 
 @struct.dataclass
-class Situation:
+class DriveRewardInputs:
     """Inputs of the reward components for one step, every leaf `[A]`.
 
     Attributes:
@@ -42,52 +42,68 @@ class Situation:
 
     reached: jax.Array
     again: jax.Array
-    condition: Condition
+    condition: RoadCondition
     motion: Motion
-    jolt: Jolt
+    jolt: RideDynamics
     limit: jax.Array
     displacement: jax.Array
     gained: jax.Array
     ran: jax.Array
 
 
-def goal(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def count_goals(
+    weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
+) -> tuple[jax.Array, DriveRewardMemory]:
     """1 for the goal of the first attempt, and for every new goal."""
     return (situation.reached & ~situation.again).astype(jnp.float32), memory
 
 
-def goal_again(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def count_ghost_goals(
+    weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
+) -> tuple[jax.Array, DriveRewardMemory]:
     """1 for goals of ghosts."""
     return (situation.reached & situation.again).astype(jnp.float32), memory
 
 
-def collision(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def count_collision_steps(
+    weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
+) -> tuple[jax.Array, DriveRewardMemory]:
     """1 for every step of contact with a body."""
     return situation.condition.colliding.astype(jnp.float32), memory
 
 
-def offroad(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def count_offroad_steps(
+    weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
+) -> tuple[jax.Array, DriveRewardMemory]:
     """1 for every step off the road."""
     return situation.condition.offroad.astype(jnp.float32), memory
 
 
-def progress(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def measure_goal_progress(
+    weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
+) -> tuple[jax.Array, DriveRewardMemory]:
     """Decrease of the distance to the goal, m; negative when the learner moves away."""
     return situation.gained, memory
 
 
-def impact(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def penalize_impact_speed(
+    weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
+) -> tuple[jax.Array, DriveRewardMemory]:
     """Minus the speed at contact, m/s."""
     speed = jnp.abs(situation.motion.speed)
     return jnp.where(situation.condition.colliding, -speed, 0.0), memory
 
 
-def red_light(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def count_red_lights(
+    weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
+) -> tuple[jax.Array, DriveRewardMemory]:
     """1 for running a red light; 0 unless `env.lights` is `enforce`."""
     return situation.ran.astype(jnp.float32), memory
 
 
-def lane_align(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def reward_lane_alignment(
+    weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
+) -> tuple[jax.Array, DriveRewardMemory]:
     """Penalises driving across or against the lane, with a small bonus for driving along it."""
     lane = situation.condition.lane
     along = jnp.cos(lane.angle)
@@ -96,7 +112,9 @@ def lane_align(weights: Weights, situation: Situation, memory: Memory) -> tuple[
     return jnp.where(lane.found, pay * DT, 0.0), memory
 
 
-def lane_center(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def penalize_lane_offset(
+    weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
+) -> tuple[jax.Array, DriveRewardMemory]:
     """Penalises the distance to a line `bias` m left of the lane's centre, with a bonus near that line."""
     lane = situation.condition.lane
     away = jnp.abs(lane.offset - weights["bias"])
@@ -104,25 +122,33 @@ def lane_center(weights: Weights, situation: Situation, memory: Memory) -> tuple
     return jnp.where(lane.found, -charge * DT, 0.0), memory
 
 
-def velocity(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def reward_lane_motion(
+    weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
+) -> tuple[jax.Array, DriveRewardMemory]:
     """Rewards motion along a lane."""
     lane = situation.condition.lane
     moving = lane.found & (jnp.abs(situation.motion.speed) > MOVING)
     return jnp.where(moving, DT * jnp.maximum(jnp.cos(lane.angle), 0.0), 0.0), memory
 
 
-def timestep(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def penalize_time(
+    weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
+) -> tuple[jax.Array, DriveRewardMemory]:
     """Penalises time, except while the learner waits."""
     moving = (jnp.abs(situation.motion.speed) > STILL) | (jnp.abs(situation.jolt.longitudinal) > STILL)
     return jnp.where(moving, -DT, 0.0), memory
 
 
-def reverse(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def penalize_reversing(
+    weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
+) -> tuple[jax.Array, DriveRewardMemory]:
     """Penalises time spent reversing."""
     return jnp.where(situation.motion.speed < -STILL, -DT, 0.0), memory
 
 
-def comfort(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def penalize_discomfort(
+    weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
+) -> tuple[jax.Array, DriveRewardMemory]:
     """Penalises hard braking, cornering and jerks."""
     jolt = situation.jolt
     hard = (jnp.abs(jolt.longitudinal) > COMFORT).astype(jnp.float32)
@@ -131,40 +157,46 @@ def comfort(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax
     return -hard, memory
 
 
-def overspeed(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def penalize_speeding(
+    weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
+) -> tuple[jax.Array, DriveRewardMemory]:
     """Penalises speeds above the limit."""
     limit = situation.limit
     fast = (limit > 0) & (jnp.abs(situation.motion.speed) > limit + TOLERANCE)
     return -fast.astype(jnp.float32), memory
 
 
-def ade(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def penalize_displacement(
+    weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
+) -> tuple[jax.Array, DriveRewardMemory]:
     """Minus the mean distance to the recording, m."""
     return -situation.displacement, memory
 
 
-def smoothness(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def penalize_speed_changes(
+    weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
+) -> tuple[jax.Array, DriveRewardMemory]:
     """Minus the magnitude of the longitudinal acceleration, m/s^2."""
     return -jnp.abs(situation.jolt.longitudinal), memory
 
 
 COMPONENTS: dict[str, Component] = {
-    "goal": Component({"weight": 1.0}, goal),
-    "goal_again": Component({"weight": 1.0}, goal_again),
-    "collision": Component({"weight": -0.5}, collision),
-    "offroad": Component({"weight": -0.5}, offroad),
-    "progress": Component({"weight": 0.0}, progress),
-    "impact": Component({"weight": 0.0}, impact),
-    "red_light": Component({"weight": -0.5}, red_light),
-    "lane_align": Component({"weight": 0.0, "velocity": 1.0}, lane_align),
-    "lane_center": Component({"weight": 0.0, "bias": 0.0}, lane_center),
-    "velocity": Component({"weight": 0.0}, velocity),
-    "timestep": Component({"weight": 0.0}, timestep),
-    "reverse": Component({"weight": 0.0}, reverse),
-    "comfort": Component({"weight": 0.0}, comfort),
-    "overspeed": Component({"weight": 0.0}, overspeed),
-    "ade": Component({"weight": 0.0}, ade),
-    "smoothness": Component({"weight": 0.0}, smoothness),
+    "goal": Component({"weight": 1.0}, count_goals),
+    "goal_again": Component({"weight": 1.0}, count_ghost_goals),
+    "collision": Component({"weight": -0.5}, count_collision_steps),
+    "offroad": Component({"weight": -0.5}, count_offroad_steps),
+    "progress": Component({"weight": 0.0}, measure_goal_progress),
+    "impact": Component({"weight": 0.0}, penalize_impact_speed),
+    "red_light": Component({"weight": -0.5}, count_red_lights),
+    "lane_align": Component({"weight": 0.0, "velocity": 1.0}, reward_lane_alignment),
+    "lane_center": Component({"weight": 0.0, "bias": 0.0}, penalize_lane_offset),
+    "velocity": Component({"weight": 0.0}, reward_lane_motion),
+    "timestep": Component({"weight": 0.0}, penalize_time),
+    "reverse": Component({"weight": 0.0}, penalize_reversing),
+    "comfort": Component({"weight": 0.0}, penalize_discomfort),
+    "overspeed": Component({"weight": 0.0}, penalize_speeding),
+    "ade": Component({"weight": 0.0}, penalize_displacement),
+    "smoothness": Component({"weight": 0.0}, penalize_speed_changes),
 }
 DEFAULT = ("goal", "goal_again", "collision", "offroad")
 CATALOGUE = Catalogue(COMPONENTS)

@@ -9,21 +9,23 @@ import jax.numpy as jnp
 from jaxmarl_echelon.envs.drive import conditioning, goals
 from jaxmarl_echelon.envs.drive.measures import ride
 from jaxmarl_echelon.envs.drive.state import REMOVE, RESPAWN, STOP, DriveParams, DriveState
-from jaxmarl_echelon.envs.drive.traffic.simulation import Simulation
+from jaxmarl_echelon.envs.drive.traffic.simulation import TrafficSimulation
 from physics.bicycle import Motion
 
 
-def distance(motion: Motion, point: jax.Array) -> jax.Array:
+def distance_to_points(motion: Motion, point: jax.Array) -> jax.Array:
     """Distances from bodies, leaves `[A]`, to points `[A, 2]`, m."""
     return jnp.hypot(point[:, 0] - motion.x, point[:, 1] - motion.y)
 
 
-def goal_radius(state: DriveState, params: DriveParams) -> jax.Array:
+def select_goal_radius(state: DriveState, params: DriveParams) -> jax.Array:
     """Goal radii, `[A]` if they are conditioned, else a scalar, m."""
     return state.drawn.get(conditioning.GOAL_RADIUS, params.goal_radius)
 
 
-def ended(state: DriveState, reached: jax.Array, params: DriveParams) -> tuple[DriveState, jax.Array]:
+def end_trajectories(
+    state: DriveState, reached: jax.Array, params: DriveParams
+) -> tuple[DriveState, jax.Array]:
     """Ends the trajectories of learners whose goal or infraction stops or removes them.
 
     Args:
@@ -51,9 +53,9 @@ def ended(state: DriveState, reached: jax.Array, params: DriveParams) -> tuple[D
     return state.replace(motion=motion, present=present, alive=state.alive & ~over), over
 
 
-def sent_on(
+def respawn_or_new_goal(
     key: jax.Array,
-    simulation: Simulation,
+    simulation: TrafficSimulation,
     state: DriveState,
     reached: jax.Array,
     params: DriveParams,
@@ -91,19 +93,19 @@ def sent_on(
             arc=state.traffic.arc.at[:agents].set(arc),
             served=state.traffic.served.at[:agents].set(state.traffic.served[:agents] & ~back),
         ),
-        ride=put_back(ride.begin(start.motion), state.ride),
+        ride=put_back(ride.start_ride(start.motion), state.ride),
     )
     return _with_new_goals(key, simulation, state, reached, params) if new_goals else state
 
 
-def _with_new_goals(key, simulation: Simulation, state: DriveState, reached, params) -> DriveState:
+def _with_new_goals(key, simulation: TrafficSimulation, state: DriveState, reached, params) -> DriveState:
     key_distance, key_way = jax.random.split(key)
     own, (low, high) = simulation.learners(state.motion), params.goal_distance
     ahead = jax.random.uniform(key_distance, reached.shape, minval=low, maxval=high)
-    radius, lane = goal_radius(state, params), state.condition.lane
-    goal = goals.new_goals(key_way, simulation.bank, state.scene, own, lane, radius, ahead)
+    radius, lane = select_goal_radius(state, params), state.condition.lane
+    goal = goals.draw_new_goals(key_way, simulation.bank, state.scene, own, lane, radius, ahead)
     return state.replace(
         goal=jnp.where(reached[:, None], goal, state.goal),
         goal_step=jnp.where(reached, state.step, state.goal_step),
-        goal_distance=jnp.where(reached, distance(own, goal), state.goal_distance),
+        goal_distance=jnp.where(reached, distance_to_points(own, goal), state.goal_distance),
     )

@@ -10,21 +10,21 @@ import jax.numpy as jnp
 from jaxmarl_echelon.envs.drive import commands, conditioning
 from jaxmarl_echelon.envs.drive.codes import VIEW_EDGES, VIEW_LANES
 from jaxmarl_echelon.envs.drive.observing import layout
-from jaxmarl_echelon.envs.drive.observing.layout import View
+from jaxmarl_echelon.envs.drive.observing.layout import ObservationConfig
 from jaxmarl_echelon.envs.drive.state import GOAL_BEHAVIORS, INFRACTION_BEHAVIORS, NEW_GOAL, DriveParams
 from jaxmarl_echelon.envs.drive.traffic import motion, scripted_bodies, signals
 from jaxmarl_echelon.envs.rewards import Reward
 from jaxmarl_echelon.envs.settings import (
     Settings,
-    choice,
-    choices,
-    interval,
-    number,
+    read_choice,
+    read_choices,
     read_fields,
+    read_interval,
+    read_number,
+    read_switch,
+    read_whole,
     refuse_fixed,
-    setting,
-    switch,
-    whole,
+    setting_field,
 )
 
 OFFROAD_TESTS = ("crossing", "signed")
@@ -35,34 +35,34 @@ MOST_PARTNERS = 63
 
 def _others(name: str, value) -> str | None:
     """Validates what drives the other bodies; None selects the default of the scenes."""
-    return None if value is None else choice(name, value, scripted_bodies.KINDS)
+    return None if value is None else read_choice(name, value, scripted_bodies.KINDS)
 
 
 def _lights(name: str, value) -> str | None:
     """Validates the traffic-light mode; None disables traffic lights for learners."""
-    return None if value is None else choice(name, value, signals.KINDS)
+    return None if value is None else read_choice(name, value, signals.KINDS)
 
 
 def _ratio(name: str, value) -> float | None:
     """Validates the wheelbase as a fraction of the body's length; None selects that of the dynamics."""
-    return None if value is None else number(name, value, 0.1, 2.0)
+    return None if value is None else read_number(name, value, 0.1, 2.0)
 
 
 @dataclass(frozen=True)
-class Driving(Settings):
+class DrivingSettings(Settings):
     """Settings of the motion of bodies; conf/env/drive.yaml explains each."""
 
-    dynamics: str = setting("classic", choice, motion.NAMES)
-    actions: str = setting("discrete", choice, commands.KINDS)
-    wheelbase_ratio: float | None = setting(None, _ratio)
-    others: str | None = setting(None, _others)
-    steps: int = setting(90, whole, 1, 10_000)
-    offroad_test: str = setting("crossing", choice, OFFROAD_TESTS)
-    lights: str | None = setting(None, _lights)
+    dynamics: str = setting_field("classic", read_choice, motion.NAMES)
+    actions: str = setting_field("discrete", read_choice, commands.KINDS)
+    wheelbase_ratio: float | None = setting_field(None, _ratio)
+    others: str | None = setting_field(None, _others)
+    steps: int = setting_field(90, read_whole, 1, 10_000)
+    offroad_test: str = setting_field("crossing", read_choice, OFFROAD_TESTS)
+    lights: str | None = setting_field(None, _lights)
 
 
 @dataclass(frozen=True)
-class Rules(Settings):
+class EndingSettings(Settings):
     """Settings of goals and endings; all may change between episodes, except to or from `new_goal`."""
 
     goal_behavior: str = "respawn"
@@ -75,20 +75,20 @@ class Rules(Settings):
 
 
 @dataclass(frozen=True)
-class Observing(Settings):
+class ObservationSettings(Settings):
     """Settings of the observations."""
 
-    layout: str = setting("compact", choice, layout.LAYOUTS)
-    partners: int = setting(12, whole, 0, MOST_PARTNERS)
-    lanes: int = setting(VIEW_LANES, whole, 0, VIEW_LANES)
-    edges: int = setting(VIEW_EDGES, whole, 0, VIEW_EDGES)
-    reach: float = setting(50.0, number, 1.0)
-    observe_time: bool = setting(False, switch)
-    condition: Sequence[str] = setting((), choices, tuple(conditioning.BOUNDS))
+    layout: str = setting_field("compact", read_choice, layout.LAYOUTS)
+    partners: int = setting_field(12, read_whole, 0, MOST_PARTNERS)
+    lanes: int = setting_field(VIEW_LANES, read_whole, 0, VIEW_LANES)
+    edges: int = setting_field(VIEW_EDGES, read_whole, 0, VIEW_EDGES)
+    reach: float = setting_field(50.0, read_number, 1.0)
+    observe_time: bool = setting_field(False, read_switch)
+    condition: Sequence[str] = setting_field((), read_choices, tuple(conditioning.BOUNDS))
 
-    def view(self, driving: Driving, control: str, init_step: int) -> View:
+    def view(self, driving: DrivingSettings, control: str, init_step: int) -> ObservationConfig:
         """Returns the layout of the observations."""
-        return View(
+        return ObservationConfig(
             layout=self.layout,
             partners=self.partners,
             lanes=self.lanes,
@@ -102,7 +102,7 @@ class Observing(Settings):
         )
 
 
-class Limits(NamedTuple):
+class DriveLimits(NamedTuple):
     """Constraints on the values of settings.
 
     Attributes:
@@ -112,42 +112,42 @@ class Limits(NamedTuple):
     new_goals: bool
 
 
-Reader = tuple[str, Callable[[Any, Limits], jax.Array]]
+DriveReader = tuple[str, Callable[[Any, DriveLimits], jax.Array]]
 
 
-def _goal_behavior(value, limits: Limits) -> jax.Array:
-    code = GOAL_BEHAVIORS.index(choice("goal_behavior", value, GOAL_BEHAVIORS))
+def _goal_behavior(value, limits: DriveLimits) -> jax.Array:
+    code = GOAL_BEHAVIORS.index(read_choice("goal_behavior", value, GOAL_BEHAVIORS))
     if (code == NEW_GOAL) != limits.new_goals:
         allowed = "new_goal" if limits.new_goals else "respawn, stop or remove"
         raise ValueError(f"env.goal_behavior={value!r}: must be {allowed} in this run")
     return jnp.int32(code)
 
 
-def _infraction(name: str) -> Reader:
-    def read(value, limits: Limits) -> jax.Array:
-        return jnp.int32(INFRACTION_BEHAVIORS[choice(name, value, tuple(INFRACTION_BEHAVIORS))])
+def _infraction(name: str) -> DriveReader:
+    def read(value, limits: DriveLimits) -> jax.Array:
+        return jnp.int32(INFRACTION_BEHAVIORS[read_choice(name, value, tuple(INFRACTION_BEHAVIORS))])
 
     return name, read
 
 
-def _goal_speed(value, limits: Limits) -> jax.Array:
-    return jnp.float32(ANY_SPEED if value is None else number("goal_speed", value, 0.0, ANY_SPEED))
+def _goal_speed(value, limits: DriveLimits) -> jax.Array:
+    return jnp.float32(ANY_SPEED if value is None else read_number("goal_speed", value, 0.0, ANY_SPEED))
 
 
-READERS: dict[str, Reader] = {
+READERS: dict[str, DriveReader] = {
     "goal_behavior": ("goal_behavior", _goal_behavior),
     "collision_behavior": _infraction("collision_behavior"),
     "offroad_behavior": _infraction("offroad_behavior"),
     "goal_radius": (
         "goal_radius",
-        lambda value, _: jnp.float32(number("goal_radius", value, 0.1, 100.0)),
+        lambda value, _: jnp.float32(read_number("goal_radius", value, 0.1, 100.0)),
     ),
     "goal_speed": ("goal_speed", _goal_speed),
     "goal_distance": (
         "goal_distance",
-        lambda value, _: jnp.asarray(interval("goal_distance", value, 1.0, 1000.0), jnp.float32),
+        lambda value, _: jnp.asarray(read_interval("goal_distance", value, 1.0, 1000.0), jnp.float32),
     ),
-    "early_end": ("early_end", lambda value, _: jnp.bool_(switch("early_end", value))),
+    "early_end": ("early_end", lambda value, _: jnp.bool_(read_switch("early_end", value))),
 }
 
 
@@ -155,12 +155,14 @@ READERS: dict[str, Reader] = {
 class DriveSettings:
     """All settings of driving except those of the scenes."""
 
-    driving: Driving = field(default_factory=Driving)
-    rules: Rules = field(default_factory=Rules)
-    observing: Observing = field(default_factory=Observing)
+    driving: DrivingSettings = field(default_factory=DrivingSettings)
+    rules: EndingSettings = field(default_factory=EndingSettings)
+    observing: ObservationSettings = field(default_factory=ObservationSettings)
 
 
-def change(params: DriveParams, given: Mapping[str, Any], limits: Limits, reward: Reward) -> DriveParams:
+def change_drive_params(
+    params: DriveParams, given: Mapping[str, Any], limits: DriveLimits, reward: Reward
+) -> DriveParams:
     """Changes some settings of the parameters, on the host.
 
     Args:

@@ -10,7 +10,7 @@ import jax
 from flax import struct
 
 from physics.bicycle import Motion
-from physics.segments import Lane
+from physics.segments import MatchedLane
 
 DT = 0.1
 VEHICLE_ROLE = "vehicle"
@@ -22,7 +22,7 @@ INFRACTION_BEHAVIORS = {"ignore": RESPAWN, "stop": STOP, "remove": REMOVE}
 
 
 @struct.dataclass
-class Condition:
+class RoadCondition:
     """Contacts and lanes of learners, every leaf `[A]`.
 
     Attributes:
@@ -33,11 +33,11 @@ class Condition:
 
     colliding: jax.Array
     offroad: jax.Array
-    lane: Lane
+    lane: MatchedLane
 
 
 @struct.dataclass
-class Traffic:
+class RouteProgress:
     """Progress of driven bodies along their routes, every leaf `[N]`.
 
     Attributes:
@@ -71,7 +71,7 @@ class Ride:
 
 
 @struct.dataclass
-class Record:
+class LearnerRecord:
     """Running measures of learners over an episode, every leaf `[A]`; docs/reference/drive.md 13.
 
     Attributes:
@@ -127,7 +127,7 @@ class Start:
     """
 
     motion: Motion
-    condition: Condition
+    condition: RoadCondition
     arc: jax.Array
 
 
@@ -168,14 +168,14 @@ class DriveState:
     goal: jax.Array
     goal_step: jax.Array
     goal_distance: jax.Array
-    condition: Condition
+    condition: RoadCondition
     start: Start
-    traffic: Traffic
+    traffic: RouteProgress
     ride: Ride
     paid: Any
     earned: dict[str, jax.Array]
     drawn: dict[str, jax.Array]
-    record: Record
+    record: LearnerRecord
 
 
 @struct.dataclass

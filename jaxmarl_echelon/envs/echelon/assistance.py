@@ -17,11 +17,11 @@ from jaxmarl_echelon.envs.echelon.terrain.navigation import LEVEL_REACH, NO_WAY,
 
 REFRESH = 10
 NOWHERE = -1.0
-ARRIVED = 1.0
+WAYPOINT_DISTANCE = 1.0
 _AROUND = np.stack(np.meshgrid(*[np.arange(-1, 2)] * 2, indexing="ij"), -1).reshape(-1, 2).astype(np.int32)
 
 
-def refreshed(
+def refresh_waypoints(
     bank: TerrainBank, map_index: jax.Array, mechs: Mechs, chassis: ChassisTable, waypoint: jax.Array
 ) -> jax.Array:
     """Returns new waypoints of the mechs, `[M, 2]` x and y.
@@ -43,10 +43,10 @@ def refreshed(
     feet = jnp.stack([x + 0.5, y + 0.5], -1)
     rise = np.arange(levels, dtype=np.float32) - mechs.position[:, 2, None]
     other = jnp.where(jnp.abs(rise) > LEVEL_REACH, OTHER_LEVEL, 0.0)
-    apart = vectors.square(feet - mechs.position[:, None, :2])
+    apart = vectors.squared_length(feet - mechs.position[:, None, :2])
     cost = apart[..., None] + (rise**2 + other)[:, None]
     cost = jnp.where(inside[..., None] & (codes != NO_WAY), cost, jnp.inf).reshape(len(feet), -1)
-    nearest, least = vectors.lowest(cost, 1)
+    nearest, least = vectors.argmin_and_min(cost, 1)
     code = jnp.take_along_axis(codes.reshape(len(feet), -1), nearest[:, None], 1)[:, 0]
     start = jnp.take_along_axis(feet, (nearest // levels)[:, None, None], 1)[:, 0]
     ahead = start + jnp.stack([code % SPAN - WAY, code // SPAN - WAY], -1)
@@ -54,7 +54,7 @@ def refreshed(
     return jnp.where(led[:, None], ahead, waypoint)
 
 
-def blended(
+def blend_throttles(
     commands: jax.Array, mechs: Mechs, chassis: ChassisTable, waypoint: jax.Array, share: jax.Array
 ) -> jax.Array:
     """Returns commands `[M, 9 or more]` with throttles blended towards the waypoints.
@@ -67,9 +67,14 @@ def blended(
       share: `[M]` weight of the waypoint's direction.
     """
     offset = waypoint - mechs.position[:, :2]
-    distance = vectors.length(offset)
-    led = mechs.alive & ~is_shut_down(mechs, chassis) & (waypoint[:, 0] != NOWHERE) & (distance > ARRIVED)
-    x, y = (offset / jnp.maximum(distance, ARRIVED)[:, None]).T
+    distance = vectors.vector_length(offset)
+    led = (
+        mechs.alive
+        & ~is_shut_down(mechs, chassis)
+        & (waypoint[:, 0] != NOWHERE)
+        & (distance > WAYPOINT_DISTANCE)
+    )
+    x, y = (offset / jnp.maximum(distance, WAYPOINT_DISTANCE)[:, None]).T
     cos, sin = jnp.cos(mechs.yaw), jnp.sin(mechs.yaw)
     share = jnp.where(led, share, 0.0)
     for throttle, towards in ((FORWARD, x * cos + y * sin), (STRAFE, y * cos - x * sin)):

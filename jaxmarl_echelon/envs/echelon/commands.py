@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_echelon.envs.echelon.battle.state import MESSAGE, NOBODY
+from jaxmarl_echelon.envs.echelon.battle.state import MESSAGE, NO_MECH
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import ACTIONS
 from jaxmarl_echelon.envs.echelon.observing.layout import CONTACTS, SORTS
 
@@ -18,12 +18,12 @@ TARGET = slice(len(ACTIONS), len(ACTIONS) + CONTACTS)
 SORT = slice(TARGET.stop, TARGET.stop + len(SORTS))
 HOSTILE_ONLY = SORT.stop
 SAY = slice(HOSTILE_ONLY + 1, HOSTILE_ONLY + 1 + MESSAGE)
-SIZE = SAY.stop
+ACTION_SIZE = SAY.stop
 # Missions add a status report of the mech, from -1 (red) to 1 (green).
-STATUS = SIZE
+STATUS_REPORT = ACTION_SIZE
 
 
-class Orders(NamedTuple):
+class ParsedActions(NamedTuple):
     """Parsed actions of M mechs.
 
     Attributes:
@@ -41,7 +41,9 @@ class Orders(NamedTuple):
     messages: jax.Array
 
 
-def read(actions: jax.Array, contacts: jax.Array, alive: jax.Array, team: jax.Array) -> Orders:
+def parse_actions(
+    actions: jax.Array, contacts: jax.Array, alive: jax.Array, team: jax.Array
+) -> ParsedActions:
     """Parses the actions of all mechs; non-finite numbers and actions of the dead count as 0.
 
     The focus is the mech in the contact slot with the highest score, if that score is positive
@@ -59,10 +61,10 @@ def read(actions: jax.Array, contacts: jax.Array, alive: jax.Array, team: jax.Ar
     slot = jnp.argmax(scores, axis=1)[:, None]
     aim = jnp.take_along_axis(contacts, slot, axis=1)[:, 0]
     held = jnp.maximum(aim, 0)
-    valid = (jnp.max(scores, axis=1) > 0) & (aim != NOBODY) & alive[held] & (team[held] != team)
-    return Orders(
+    valid = (jnp.max(scores, axis=1) > 0) & (aim != NO_MECH) & alive[held] & (team[held] != team)
+    return ParsedActions(
         commands=commands,
-        focus=jnp.where(valid, aim, NOBODY).astype(jnp.int32),
+        focus=jnp.where(valid, aim, NO_MECH).astype(jnp.int32),
         sort=jnp.argmax(commands[:, SORT], axis=1).astype(jnp.int32),
         hostile_only=commands[:, HOSTILE_ONLY] > 0,
         messages=commands[:, SAY],

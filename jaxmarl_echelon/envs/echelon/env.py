@@ -15,26 +15,26 @@ from jaxmarl_echelon.envs.echelon import assistance, settings
 from jaxmarl_echelon.envs.echelon import commands as commands_lib
 from jaxmarl_echelon.envs.echelon import zone as zone_lib
 from jaxmarl_echelon.envs.echelon.battle import sensors
-from jaxmarl_echelon.envs.echelon.battle.simulation import Simulation
+from jaxmarl_echelon.envs.echelon.battle.simulation import BattleSimulation
 from jaxmarl_echelon.envs.echelon.battle.state import (
     BLUE,
     MESSAGE,
-    NOBODY,
+    NO_MECH,
     TEAMS,
     EchelonParams,
     EchelonState,
 )
 from jaxmarl_echelon.envs.echelon.battle.surroundings import Scene, pack_gap
-from jaxmarl_echelon.envs.echelon.observing.contacts import Sides
-from jaxmarl_echelon.envs.echelon.observing.layout import CONTACTS, Layout, make_layout
-from jaxmarl_echelon.envs.echelon.observing.observe import Senses, observe, place_of
-from jaxmarl_echelon.envs.echelon.results import ENDINGS, OUTCOMES, RUNNING, WINS, judge
-from jaxmarl_echelon.envs.echelon.rewards import Situation
+from jaxmarl_echelon.envs.echelon.observing.contacts import MechSides
+from jaxmarl_echelon.envs.echelon.observing.layout import CONTACTS, ObservationLayout, make_layout
+from jaxmarl_echelon.envs.echelon.observing.observe import Senses, observe_mechs, place_of
+from jaxmarl_echelon.envs.echelon.results import ENDINGS, OUTCOMES, RUNNING, WINS, decide_outcome
+from jaxmarl_echelon.envs.echelon.rewards import BattleRewardInputs
 from jaxmarl_echelon.envs.echelon.rosters import read_roster
 from jaxmarl_echelon.envs.echelon.scripts import baselines
-from jaxmarl_echelon.envs.echelon.settings import PERIOD, SUBSTEPS, Limits
-from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank, terrain_bank, with_ways
-from jaxmarl_echelon.envs.echelon.view.viewer import Viewer
+from jaxmarl_echelon.envs.echelon.settings import PERIOD, SUBSTEPS, SettingLimits
+from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank, add_path_codes, terrain_bank
+from jaxmarl_echelon.envs.echelon.view.viewer import BattleViewer
 from jaxmarl_echelon.envs.rewards import Reward
 from jaxmarl_echelon.envs.spaces import Box
 
@@ -67,7 +67,12 @@ class Echelon(Environment):
     endings = ENDINGS
 
     def __init__(
-        self, simulation: Simulation, reward: Reward, layout: Layout, limits: Limits, params: EchelonParams
+        self,
+        simulation: BattleSimulation,
+        reward: Reward,
+        layout: ObservationLayout,
+        limits: SettingLimits,
+        params: EchelonParams,
     ):
         self.simulation, self.reward, self.layout = simulation, reward, layout
         self.teams = tuple(simulation.teams)
@@ -77,7 +82,7 @@ class Echelon(Environment):
         self.blocks = dict.fromkeys(TEAMS, layout.blocks)
         self.baselines = baselines.BASELINES
         self.controllers = {"blue": "learner", "red": "heuristic"}
-        self.viewer = Viewer(self.bank, self.teams, OUTCOMES, PERIOD)
+        self.viewer = BattleViewer(self.bank, self.teams, OUTCOMES, PERIOD)
 
     @property
     def bank(self) -> TerrainBank:
@@ -87,7 +92,7 @@ class Echelon(Environment):
     @property
     def scripts(self) -> dict[str, ScriptedPolicy]:
         """Scripted policies, `NAME_blue` and `NAME_red`."""
-        return baselines.scripts(self)
+        return baselines.make_battle_scripts(self)
 
     @property
     def world(self) -> TerrainBank:
@@ -102,8 +107,8 @@ class Echelon(Environment):
         return self._params
 
     def task_params(self, given: Mapping) -> EchelonParams:
-        """Returns the default parameters with some of `make`'s settings changed; see `settings.change`."""
-        return settings.change(self._params, given, self._limits, self.reward)
+        """Returns the default parameters with some settings changed; see `change_battle_params`."""
+        return settings.change_battle_params(self._params, given, self._limits, self.reward)
 
     def evaluation_params(self, params: EchelonParams, index: jax.Array) -> EchelonParams:
         """Returns the parameters of evaluation episode `index`, which cycle through the terrains in use."""
@@ -111,9 +116,9 @@ class Echelon(Environment):
         chosen = used & (jnp.cumsum(used) == index % jnp.sum(used) + 1)
         return params.replace(map_weights=chosen.astype(params.map_weights.dtype))
 
-    def sides(self, params: EchelonParams) -> Sides:
+    def sides(self, params: EchelonParams) -> MechSides:
         """Returns teams, packs and classes of the mechs."""
-        return Sides(jnp.asarray(self._team), params.pack, params.classes)
+        return MechSides(jnp.asarray(self._team), params.pack, params.classes)
 
     def reset(self, key: jax.Array, params: EchelonParams) -> tuple[EchelonState, TimeStep]:
         """Starts an episode on a drawn terrain."""
@@ -125,7 +130,7 @@ class Echelon(Environment):
             decision=jnp.int32(0),
             score=jnp.zeros(len(TEAMS), jnp.float32),
             messages=jnp.zeros((size, MESSAGE), jnp.float32),
-            contacts=jnp.full((size, CONTACTS), NOBODY, jnp.int32),
+            contacts=jnp.full((size, CONTACTS), NO_MECH, jnp.int32),
             sort=jnp.zeros(size, jnp.int32),
             hostile_only=jnp.zeros(size, bool),
             waypoint=jnp.full((size, 2), assistance.NOWHERE),
@@ -141,14 +146,14 @@ class Echelon(Environment):
         """Advances one decision of 0.25 s; both teams act at once."""
         before = state.battle.mechs
         given = jnp.concatenate([actions[team] for team in TEAMS])
-        orders = commands_lib.read(given, state.contacts, before.alive, jnp.asarray(self._team))
+        orders = commands_lib.parse_actions(given, state.contacts, before.alive, jnp.asarray(self._team))
         battle = state.battle.replace(mechs=before.replace(focus=orders.focus))
         commands, waypoint = self._assisted(state, orders.commands, params)
         battle = self.simulation.decide(key, battle, commands, params)
         scene = self.simulation.scene(battle, params)
         hold = self._hold(battle, battle.mechs.alive, scene)
         score, decision = state.score + PERIOD * hold.tick, state.decision + 1
-        outcome, ending, lead = judge(
+        outcome, ending, lead = decide_outcome(
             score, *self._strength(battle.mechs), decision, params.zone_seconds, params.max_decisions
         )
         situation = self._situation(before, battle, scene, hold, lead)
@@ -173,27 +178,31 @@ class Echelon(Environment):
             return commands, state.waypoint
         battle = state.battle
         mechs, chassis = battle.mechs, self.simulation.scene(battle, params).chassis
-        waypoint = assistance.refreshed(self.bank, battle.map_index, mechs, chassis, state.waypoint)
+        waypoint = assistance.refresh_waypoints(self.bank, battle.map_index, mechs, chassis, state.waypoint)
         waypoint = jnp.where(state.decision % assistance.REFRESH == 0, waypoint, state.waypoint)
         share = params.assist[self._team]
-        return assistance.blended(commands, mechs, chassis, waypoint, share), waypoint
+        return assistance.blend_throttles(commands, mechs, chassis, waypoint, share), waypoint
 
-    def _hold(self, battle, counts, scene: Scene) -> zone_lib.Hold:
+    def _hold(self, battle, counts, scene: Scene) -> zone_lib.ZoneHold:
         zone = self.bank.zone[battle.map_index]
-        return zone_lib.hold(battle.mechs.position, counts, scene.chassis.tonnage, self._team, zone)
+        return zone_lib.compute_zone_hold(
+            battle.mechs.position, counts, scene.chassis.tonnage, self._team, zone
+        )
 
     def _strength(self, mechs) -> tuple[jax.Array, jax.Array]:
         """Returns the number of living mechs and the sum of their hit points, `[2]` each."""
         living = jnp.stack([mechs.alive & (self._team == side) for side in range(len(TEAMS))])
         return jnp.sum(living, axis=1), jnp.sum(jnp.where(living, mechs.hp, 0.0), axis=1)
 
-    def _situation(self, before, battle, scene: Scene, hold: zone_lib.Hold, lead) -> Situation:
+    def _situation(self, before, battle, scene: Scene, hold: zone_lib.ZoneHold, lead) -> BattleRewardInputs:
         """Returns the inputs of the reward for a decision."""
         zone, after, tally = self.bank.zone[battle.map_index], battle.mechs, battle.tally
-        gained = zone_lib.distance(before.position, zone) - zone_lib.distance(after.position, zone)
+        gained = zone_lib.distance_to_zone(before.position, zone) - zone_lib.distance_to_zone(
+            after.position, zone
+        )
         inside = jnp.stack([jnp.sum(hold.inside & (self._team == side)) for side in range(len(TEAMS))])
-        stood = before.alive & zone_lib.within(after.position, zone)
-        return Situation(
+        stood = before.alive & zone_lib.inside_zone(after.position, zone)
+        return BattleRewardInputs(
             approach=gained / float(max(self.bank.size[:2])),
             inside=hold.inside,
             friends_inside=inside[self._team] - hold.inside,
@@ -211,20 +220,20 @@ class Echelon(Environment):
     def senses(self, battle, params: EchelonParams) -> Senses:
         """Returns the sensor readings of all mechs."""
         scene, mechs = self.simulation.scene(battle, params), battle.mechs
-        terrain, smoke = sensors.lines(scene.terrain, battle)
-        quality, jam, _ = sensors.quality(mechs, self._team, scene.chassis)
-        visible = sensors.visible(
+        terrain, smoke = sensors.find_clear_lines(scene.terrain, battle)
+        quality, jam, _ = sensors.compute_sensor_quality(mechs, self._team, scene.chassis)
+        visible = sensors.find_visible_mechs(
             battle, self._team, scene.packmates, scene.chassis, terrain, smoke, params.full_observation
         )
         sight = terrain & smoke
-        return Senses(sight, visible, quality, jam, sensors.acoustic(mechs, sight))
+        return Senses(sight, visible, quality, jam, sensors.hear_noise(mechs, sight))
 
     def _show(self, state: EchelonState, params, acted, paid) -> tuple[EchelonState, TimeStep]:
         """Returns the state with its contacts and the time step; `acted` `[M]` were alive before."""
         chassis = self.simulation.scene(state.battle, params).chassis
         senses = self.senses(state.battle, params)
         place = place_of(self.bank, state.battle.map_index)
-        observations, contacts = observe(
+        observations, contacts = observe_mechs(
             self.layout, state, params, self.sides(params), chassis, senses, place
         )
         state = state.replace(contacts=contacts)
@@ -265,25 +274,25 @@ def make(reward: Reward, *, bank: TerrainBank | None = None, **given) -> Echelon
     Raises:
       ValueError: one line, for a setting with a value that is not allowed.
     """
-    chosen = readers.from_flat(settings.EchelonSettings, given)
+    chosen = readers.unflatten_settings(settings.EchelonSettings, given)
     forces, ground, rules = chosen.forces, chosen.ground, chosen.rules
     rosters = read_roster("blue", forces.blue), read_roster("red", forces.red)
     teams = tuple(len(roster.classes) for roster in rosters)
     if bank is None:
         bank = _terrain(ground, max(teams))
     pack = max(roster.largest_pack for roster in rosters)
-    if settings.share_per_team("assist", forces.assist).max() > 0 and bank.ways is None:
-        bank = with_ways(bank)
-    limits = Limits(bank.zone.shape[0], teams, pack, ways=bank.ways is not None)
+    if settings.read_share_per_team("assist", forces.assist).max() > 0 and bank.ways is None:
+        bank = add_path_codes(bank)
+    limits = SettingLimits(bank.zone.shape[0], teams, pack, ways=bank.ways is not None)
     if rules.zone_seconds is None:
-        half = readers.number("time_limit", rules.time_limit, PERIOD) / 2
+        half = readers.read_number("time_limit", rules.time_limit, PERIOD) / 2
         chosen = replace(chosen, rules=replace(rules, zone_seconds=half))
     params = EchelonParams(
         reward=reward.params(),
         **readers.read_all(settings.READERS, chosen, limits),
         **settings.roster_fields(rosters),
     )
-    simulation = Simulation(
+    simulation = BattleSimulation(
         bank=bank,
         teams=teams,
         substeps=SUBSTEPS,
@@ -294,7 +303,7 @@ def make(reward: Reward, *, bank: TerrainBank | None = None, **given) -> Echelon
     return Echelon(simulation, reward, make_layout(pack, chosen.observing.telemetry), limits, params)
 
 
-def _terrain(ground: settings.Ground, team_size: int) -> TerrainBank:
+def _terrain(ground: settings.TerrainSettings, team_size: int) -> TerrainBank:
     seeds = range(ground.map_seed, ground.map_seed + ground.maps)
     try:
         return terrain_bank(seeds, ground.size, biomes=ground.biomes, team_size=team_size, cache=ground.cache)
@@ -302,11 +311,11 @@ def _terrain(ground: settings.Ground, team_size: int) -> TerrainBank:
         raise ValueError(f"env.{str(error).removeprefix('env.')}") from None
 
 
-def _spec(teams, layout: Layout, reward: Reward, limit: int) -> EnvSpec:
+def _spec(teams, layout: ObservationLayout, reward: Reward, limit: int) -> EnvSpec:
     observation = Box((layout.size,), -np.inf, np.inf)
-    action = Box((commands_lib.SIZE,), -1.0, 1.0)
+    action = Box((commands_lib.ACTION_SIZE,), -1.0, 1.0)
     sides = zip(TEAMS, teams, ("success", RED_SCORE), strict=True)
-    reported = results.standard(OUTCOMES, WINS[:1], components=reward.names)
+    reported = results.standard_results(OUTCOMES, WINS[:1], components=reward.names)
     won = results.Result(RED_SCORE, kind="rate", source="outcome", among=WINS[1:])
     ending = results.Result("ending", kind="code", labels=ENDINGS)
     return EnvSpec(

@@ -11,7 +11,7 @@ WINS = OUTCOMES[:2]
 SCORE_TIE = 1e-3
 
 
-def judge(
+def decide_outcome(
     score: jax.Array,
     living: jax.Array,
     hp: jax.Array,

@@ -1,7 +1,7 @@
 """Reward components of the mech battles, per mech and decision.
 
-Default weights are those of the original, except for `cohesion`, which belongs to an earlier version of
-it and has a weight of 0 by default. Damage to the own team is not rewarded.
+Default weights are those of the original, except for `reward_cohesion`, which belongs to an earlier version
+of it and has a weight of 0 by default. Damage to the own team is not rewarded.
 Reference: docs/reference/echelon.md 13.3.
 """
 
@@ -13,11 +13,11 @@ from flax import struct
 
 from jaxmarl_echelon.envs.rewards import Catalogue, Component, Reward, Weights
 
-Memory = tuple[()]
+BattleRewardMemory = tuple[()]
 
 
 @struct.dataclass
-class Situation:
+class BattleRewardInputs:
     """Inputs of the reward components for one decision.
 
     Attributes:
@@ -49,38 +49,52 @@ class Situation:
     result: jax.Array
 
 
-def zone_approach(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def reward_zone_approach(
+    weights: Weights, situation: BattleRewardInputs, memory: BattleRewardMemory
+) -> tuple[jax.Array, BattleRewardMemory]:
     """Rewards approaching the zone from outside, times `crowding` for each teammate inside."""
     crowd = weights["crowding"] ** situation.friends_inside.astype(jnp.float32)
     return jnp.where(situation.inside, 0.0, situation.approach * crowd), memory
 
 
-def zone_hold(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def reward_zone_hold(
+    weights: Weights, situation: BattleRewardInputs, memory: BattleRewardMemory
+) -> tuple[jax.Array, BattleRewardMemory]:
     """Rewards mechs in the zone with their team's share of a full hold."""
     return jnp.where(situation.inside, situation.tick, 0.0), memory
 
 
-def damage(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def reward_damage(
+    weights: Weights, situation: BattleRewardInputs, memory: BattleRewardMemory
+) -> tuple[jax.Array, BattleRewardMemory]:
     """Rewards each hit point of damage to enemies."""
     return situation.dealt * _fight(weights, situation), memory
 
 
-def kills(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def reward_kills(
+    weights: Weights, situation: BattleRewardInputs, memory: BattleRewardMemory
+) -> tuple[jax.Array, BattleRewardMemory]:
     """Rewards each enemy killed."""
     return situation.kills * _fight(weights, situation), memory
 
 
-def assists(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def reward_assists(
+    weights: Weights, situation: BattleRewardInputs, memory: BattleRewardMemory
+) -> tuple[jax.Array, BattleRewardMemory]:
     """Rewards each hit by others on a target that the mech had painted."""
     return situation.assists * _fight(weights, situation), memory
 
 
-def death(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def penalise_death(
+    weights: Weights, situation: BattleRewardInputs, memory: BattleRewardMemory
+) -> tuple[jax.Array, BattleRewardMemory]:
     """Penalises dying."""
     return jnp.where(situation.died, -_fight(weights, situation), 0.0), memory
 
 
-def cohesion(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def reward_cohesion(
+    weights: Weights, situation: BattleRewardInputs, memory: BattleRewardMemory
+) -> tuple[jax.Array, BattleRewardMemory]:
     """Rewards a moderate distance to the pack and penalises a very large one, for living mechs."""
     gap = situation.pack_gap
     near = situation.alive & (gap > weights["near"]) & (gap < weights["away"])
@@ -88,29 +102,33 @@ def cohesion(weights: Weights, situation: Situation, memory: Memory) -> tuple[ja
     return jnp.where(near, 1.0, jnp.where(lost, -weights["charge"], 0.0)), memory
 
 
-def win(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def reward_win(
+    weights: Weights, situation: BattleRewardInputs, memory: BattleRewardMemory
+) -> tuple[jax.Array, BattleRewardMemory]:
     """Rewards winners and penalises losers at the end of the episode, if alive before the last decision."""
     return situation.result, memory
 
 
-def _fight(weights: Weights, situation: Situation) -> jax.Array:
+def _fight(weights: Weights, situation: BattleRewardInputs) -> jax.Array:
     return jnp.where(situation.fighting, weights["contested"], 1.0)
 
 
 COMPONENTS: dict[str, Component] = {
-    "zone_approach": Component({"weight": 1.5, "crowding": 0.5}, zone_approach),
-    "zone_hold": Component({"weight": 3.0}, zone_hold),
-    "damage": Component({"weight": 0.05, "contested": 2.0}, damage),
-    "kills": Component({"weight": 10.0, "contested": 2.0}, kills),
-    "assists": Component({"weight": 5.0, "contested": 2.0}, assists),
-    "death": Component({"weight": 1.0, "contested": 0.5}, death),
-    "cohesion": Component({"weight": 0.0, "near": 10.0, "away": 30.0, "lost": 50.0, "charge": 0.5}, cohesion),
-    "win": Component({"weight": 0.0}, win),
+    "zone_approach": Component({"weight": 1.5, "crowding": 0.5}, reward_zone_approach),
+    "zone_hold": Component({"weight": 3.0}, reward_zone_hold),
+    "damage": Component({"weight": 0.05, "contested": 2.0}, reward_damage),
+    "kills": Component({"weight": 10.0, "contested": 2.0}, reward_kills),
+    "assists": Component({"weight": 5.0, "contested": 2.0}, reward_assists),
+    "death": Component({"weight": 1.0, "contested": 0.5}, penalise_death),
+    "cohesion": Component(
+        {"weight": 0.0, "near": 10.0, "away": 30.0, "lost": 50.0, "charge": 0.5}, reward_cohesion
+    ),
+    "win": Component({"weight": 0.0}, reward_win),
 }
 CATALOGUE = Catalogue(COMPONENTS)
 
 
-def make_reward(
+def make_battle_reward(
     components: Mapping[str, Mapping[str, float] | None] | None = None,
     sets: Mapping[str, Sequence[str]] | None = None,
 ) -> Reward:

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import CLASSES
-from jaxmarl_echelon.envs.settings import whole
+from jaxmarl_echelon.envs.settings import read_whole
 
 LARGEST_TEAM = 64
 
@@ -93,7 +93,7 @@ def _pack(key: str, value) -> tuple[str, ...]:
             raise ValueError(f"env.{key}={value!r}: unknown; allowed: {', '.join((*PACKS, *SQUADS))}, a list")
         return PACKS[value]
     if isinstance(value, Mapping):
-        counts = {name: whole(f"{key}.{name}", count, 0, LARGEST_TEAM) for name, count in value.items()}
+        counts = {name: read_whole(f"{key}.{name}", count, 0, LARGEST_TEAM) for name, count in value.items()}
         value = [name for name, count in counts.items() for _ in range(count)]
     if not isinstance(value, Sequence) or not value:
         allowed = "a name, [class, ...], {class: count} or a list of these"

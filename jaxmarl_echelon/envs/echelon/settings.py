@@ -15,15 +15,15 @@ from jaxmarl_echelon.envs.echelon.rosters import Roster, read_roster
 from jaxmarl_echelon.envs.rewards import Reward
 from jaxmarl_echelon.envs.settings import (
     Settings,
-    choice,
-    map_weights,
-    number,
-    numbers,
+    read_choice,
     read_fields,
+    read_map_weights,
+    read_number,
+    read_numbers,
+    read_switch,
+    read_whole,
     refuse_fixed,
-    setting,
-    switch,
-    whole,
+    setting_field,
 )
 
 OBSERVATIONS = ("full", "partial")
@@ -34,7 +34,7 @@ PERIOD = SUBSTEP * SUBSTEPS
 
 def _size(name: str, value) -> tuple[int, ...]:
     """Reads a map size: voxels along x, y and z, each at least 1."""
-    return tuple(whole(name, side, 1) for side in numbers(name, value, 3))
+    return tuple(read_whole(name, side, 1) for side in read_numbers(name, value, 3))
 
 
 def _folder(name: str, value) -> str | None:
@@ -45,7 +45,7 @@ def _folder(name: str, value) -> str | None:
 
 
 @dataclass(frozen=True)
-class Forces(Settings):
+class ForceSettings(Settings):
     """Teams, fire probability of their scripts and navigation assistance; see conf/env/echelon.yaml."""
 
     blue: str | Sequence | Mapping = "pack5"
@@ -55,21 +55,21 @@ class Forces(Settings):
 
 
 @dataclass(frozen=True)
-class Ground(Settings):
+class TerrainSettings(Settings):
     """Terrains, and the capacity for terrain changes during a battle."""
 
-    size: Sequence[int] = setting((40, 40, 20), _size)
-    maps: int = setting(64, whole, 1, 2**16)
-    map_seed: int = setting(0, whole, 0)
+    size: Sequence[int] = setting_field((40, 40, 20), _size)
+    maps: int = setting_field(64, read_whole, 1, 2**16)
+    map_seed: int = setting_field(0, read_whole, 0)
     map_weights: Sequence[float] | None = None
     biomes: Sequence[str] | None = None
-    cache: str | None = setting("auto", _folder)
-    pages: int = setting(64, whole, 0, 4096)
-    damaged: int = setting(96, whole, 0, 4096)
+    cache: str | None = setting_field("auto", _folder)
+    pages: int = setting_field(64, read_whole, 0, 4096)
+    damaged: int = setting_field(96, read_whole, 0, 4096)
 
 
 @dataclass(frozen=True)
-class Rules(Settings):
+class BattleRules(Settings):
     """Start positions, physics and end of a battle; seconds, voxels, rad."""
 
     time_limit: float = 60.0
@@ -77,28 +77,28 @@ class Rules(Settings):
     gravity: float = 9.81
     spawn_jitter: float = 0.25
     yaw_jitter: float = 0.15
-    original: bool = setting(False, switch)
+    original: bool = setting_field(False, read_switch)
 
 
 @dataclass(frozen=True)
-class Observing(Settings):
+class VisibilitySettings(Settings):
     """Content of the observations."""
 
     observation: str = "full"
-    telemetry: bool = setting(True, switch)
+    telemetry: bool = setting_field(True, read_switch)
 
 
 @dataclass(frozen=True)
 class EchelonSettings:
     """All settings of the mech battles."""
 
-    forces: Forces = field(default_factory=Forces)
-    ground: Ground = field(default_factory=Ground)
-    rules: Rules = field(default_factory=Rules)
-    observing: Observing = field(default_factory=Observing)
+    forces: ForceSettings = field(default_factory=ForceSettings)
+    ground: TerrainSettings = field(default_factory=TerrainSettings)
+    rules: BattleRules = field(default_factory=BattleRules)
+    observing: VisibilitySettings = field(default_factory=VisibilitySettings)
 
 
-class Limits(NamedTuple):
+class SettingLimits(NamedTuple):
     """Bounds that settings are checked against.
 
     Attributes:
@@ -116,24 +116,24 @@ class Limits(NamedTuple):
     ways: bool = True
 
 
-Reader = tuple[str, Callable[[Any, Limits], jax.Array]]
+Reader = tuple[str, Callable[[Any, SettingLimits], jax.Array]]
 
 
 def _number(name: str, low: float, high: float = math.inf) -> Reader:
-    return name, lambda value, _: jnp.float32(number(name, value, low, high))
+    return name, lambda value, _: jnp.float32(read_number(name, value, low, high))
 
 
-def decisions(seconds: float) -> int:
+def count_decisions(seconds: float) -> int:
     """Returns the number of decisions in a time limit of `seconds`, rounded up."""
     return math.ceil(round(seconds / PERIOD, 6))
 
 
-def time_limit(value, limits: Limits) -> jax.Array:
+def read_time_limit(value, limits: SettingLimits) -> jax.Array:
     """Reads a time limit in seconds as a number of decisions."""
-    return jnp.int32(decisions(number("time_limit", value, PERIOD, limits.seconds)))
+    return jnp.int32(count_decisions(read_number("time_limit", value, PERIOD, limits.seconds)))
 
 
-def zone_seconds(value, limits: Limits) -> jax.Array:
+def read_zone_seconds(value, limits: SettingLimits) -> jax.Array:
     """Reads the score (seconds of holding the zone) that wins; `never` means infinity."""
     if value == NEVER:
         return jnp.float32(math.inf)
@@ -141,19 +141,19 @@ def zone_seconds(value, limits: Limits) -> jax.Array:
         raise ValueError(
             f"env.zone_seconds={value!r}: must be a number of at least {PERIOD}, null or {NEVER}"
         )
-    return jnp.float32(number("zone_seconds", value, PERIOD))
+    return jnp.float32(read_number("zone_seconds", value, PERIOD))
 
 
-def share_per_team(name: str, value) -> jax.Array:
+def read_share_per_team(name: str, value) -> jax.Array:
     """Reads one share in [0, 1] for both teams, or one for each."""
     both = [value, value] if not isinstance(value, list | tuple) else value
-    shares = numbers(name, both, len(TEAMS), 0.0)
-    return jnp.asarray([number(name, one, 0.0, 1.0) for one in shares], jnp.float32)
+    shares = read_numbers(name, both, len(TEAMS), 0.0)
+    return jnp.asarray([read_number(name, one, 0.0, 1.0) for one in shares], jnp.float32)
 
 
-def assist(value, limits: Limits) -> jax.Array:
+def read_assist(value, limits: SettingLimits) -> jax.Array:
     """Reads the share of navigation assistance of both teams, or of each; must be 0 without stored paths."""
-    shares = share_per_team("assist", value)
+    shares = read_share_per_team("assist", value)
     if not limits.ways and shares.max() > 0:
         raise ValueError(f"env.assist={value!r}: must be 0 in a run that began with 0")
     return shares
@@ -162,22 +162,22 @@ def assist(value, limits: Limits) -> jax.Array:
 READERS: dict[str, Reader] = {
     "map_weights": (
         "map_weights",
-        lambda value, limits: jnp.asarray(map_weights(value, limits.maps)),
+        lambda value, limits: jnp.asarray(read_map_weights(value, limits.maps)),
     ),
     "observation": (
         "full_observation",
-        lambda value, _: jnp.bool_(choice("observation", value, OBSERVATIONS) == "full"),
+        lambda value, _: jnp.bool_(read_choice("observation", value, OBSERVATIONS) == "full"),
     ),
-    "time_limit": ("max_decisions", time_limit),
-    "zone_seconds": ("zone_seconds", zone_seconds),
+    "time_limit": ("max_decisions", read_time_limit),
+    "zone_seconds": ("zone_seconds", read_zone_seconds),
     "gravity": _number("gravity", 0.0, 100.0),
     "spawn_jitter": _number("spawn_jitter", 0.0, 1.0),
     "yaw_jitter": _number("yaw_jitter", 0.0, math.pi),
     "fire_probability": (
         "fire_probability",
-        lambda value, _: share_per_team("fire_probability", value),
+        lambda value, _: read_share_per_team("fire_probability", value),
     ),
-    "assist": ("assist", assist),
+    "assist": ("assist", read_assist),
 }
 
 
@@ -190,7 +190,9 @@ def roster_fields(rosters: tuple[Roster, Roster]) -> dict[str, jax.Array]:
     }
 
 
-def change(params: EchelonParams, given: Mapping[str, Any], limits: Limits, reward: Reward) -> EchelonParams:
+def change_battle_params(
+    params: EchelonParams, given: Mapping[str, Any], limits: SettingLimits, reward: Reward
+) -> EchelonParams:
     """Returns parameters with some settings changed; runs on the host.
 
     Args:
@@ -224,7 +226,7 @@ def change(params: EchelonParams, given: Mapping[str, Any], limits: Limits, rewa
     )
 
 
-def _same_size(team: str, value, side: int, limits: Limits) -> Roster:
+def _same_size(team: str, value, side: int, limits: SettingLimits) -> Roster:
     roster = read_roster(team, value)
     size = limits.teams[side]
     if len(roster.classes) != size:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 CONTESTED_FLOOR = 0.25
 
 
-class Hold(NamedTuple):
+class ZoneHold(NamedTuple):
     """State of the contest for the zone.
 
     Attributes:
@@ -28,19 +28,19 @@ class Hold(NamedTuple):
     tick: jax.Array
 
 
-def within(position: jax.Array, zone: jax.Array) -> jax.Array:
+def inside_zone(position: jax.Array, zone: jax.Array) -> jax.Array:
     """Returns bool `[...]`: positions `[..., 3]` lie in the zone `[3]`, or each in its own `[..., 3]`."""
-    return distance(position, zone) < zone[..., 2]
+    return distance_to_zone(position, zone) < zone[..., 2]
 
 
-def distance(position: jax.Array, zone: jax.Array) -> jax.Array:
+def distance_to_zone(position: jax.Array, zone: jax.Array) -> jax.Array:
     """Returns the planar distances of positions `[..., 3]` to the zone's centre."""
     return jnp.hypot(position[..., 0] - zone[..., 0], position[..., 1] - zone[..., 1])
 
 
-def hold(
+def compute_zone_hold(
     position: jax.Array, counts: jax.Array, tonnage: jax.Array, team: jax.Array, zone: jax.Array
-) -> Hold:
+) -> ZoneHold:
     """Computes presence and hold from the tonnage of each team in the zone.
 
     Args:
@@ -50,7 +50,7 @@ def hold(
       team: `[M]` 0 for blue, 1 for red.
       zone: `[3]` x, y and radius.
     """
-    inside = counts & within(position, zone)
+    inside = counts & inside_zone(position, zone)
     tons = jnp.stack([jnp.sum(jnp.where(inside & (team == side), tonnage, 0.0)) for side in (0, 1)])
     contested = jnp.all(tons > 0)
     total = jnp.sum(tons)
@@ -58,4 +58,4 @@ def hold(
     lead = jnp.maximum(jnp.stack([margin, -margin]), 0.0)
     alone = (tons > 0).astype(jnp.float32)
     tick = jnp.where(contested, CONTESTED_FLOOR + (1.0 - CONTESTED_FLOOR) * lead, alone)
-    return Hold(inside, contested, margin, tick)
+    return ZoneHold(inside, contested, margin, tick)

@@ -11,17 +11,17 @@ import numpy as np
 from jaxmarl_echelon.envs import results
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, ScriptedPolicy, TimeStep
 from jaxmarl_echelon.envs.f110 import episode_settings, settings
-from jaxmarl_echelon.envs.f110.cars.simulation import SPEED, Simulation, SpeedLock, poses_of, velocities_of
+from jaxmarl_echelon.envs.f110.cars.simulation import SPEED, CarSimulation, SpeedLock, poses_of, velocities_of
 from jaxmarl_echelon.envs.f110.episode_settings import ROLES
 from jaxmarl_echelon.envs.f110.gap_parameters import read_ftg
 from jaxmarl_echelon.envs.f110.observing import track_position
 from jaxmarl_echelon.envs.f110.observing.observe import ObservationScales, gaplock_observation
-from jaxmarl_echelon.envs.f110.results import DEFENDED, OUTCOMES, RUNNING, SUCCESS, TIMEOUT, classify
-from jaxmarl_echelon.envs.f110.rewards import Reward, Situation
+from jaxmarl_echelon.envs.f110.results import DEFENDED, OUTCOMES, RUNNING, SUCCESS, TIMEOUT, classify_outcome
+from jaxmarl_echelon.envs.f110.rewards import CarRewardInputs, Reward
 from jaxmarl_echelon.envs.f110.scripts import controllers
 from jaxmarl_echelon.envs.f110.starts.goals import F110Goals
 from jaxmarl_echelon.envs.f110.starts.spawns import (
-    MARGIN,
+    SPAWN_MARGIN,
     Spawn,
     SpawnTable,
     draw_spawn,
@@ -30,8 +30,8 @@ from jaxmarl_echelon.envs.f110.starts.spawns import (
     spawn_table,
 )
 from jaxmarl_echelon.envs.f110.state import ATTACKER, DEFENDER, F110Params, F110State
-from jaxmarl_echelon.envs.f110.view.viewer import Viewer
-from jaxmarl_echelon.envs.settings import from_flat, interval, read_all
+from jaxmarl_echelon.envs.f110.view.viewer import F110Viewer
+from jaxmarl_echelon.envs.settings import read_all, read_interval, unflatten_settings
 from jaxmarl_echelon.envs.spaces import Box
 from physics.mapbank import MapBank, distance_at
 
@@ -63,11 +63,11 @@ class F110(Environment):
 
     def __init__(
         self,
-        simulation: Simulation,
+        simulation: CarSimulation,
         maps: Sequence,
         reward: Reward,
         spawns: SpawnTable,
-        limits: episode_settings.Limits,
+        limits: episode_settings.F110Limits,
         params: F110Params,
         *,
         scales: ObservationScales,
@@ -90,19 +90,19 @@ class F110(Environment):
             simulation.bank, simulation.dt * simulation.repeat * float(params.car.v_max)
         )
         names = tuple(point.name for point in limits.points)
-        self.spec = _spec(simulation, reward, names, params, observe_time, speed_limits)
+        self.spec = _gaplock_spec(simulation, reward, names, params, observe_time, speed_limits)
         self.baselines = ("random", "gaussian", "standing")
         by_itself = any(grid.name != "line2" for grid in maps)
         self.references = {"attacker": ("standing",)} if by_itself else {}
         self.controllers = {"attacker": "learner", "defender": "ftg"}
-        self.viewer = Viewer(maps, OUTCOMES, simulation)
+        self.viewer = F110Viewer(maps, OUTCOMES, simulation)
 
     ladder = "phased26"
 
     @property
     def scripts(self) -> dict[str, ScriptedPolicy]:
         """Scripted policies by name."""
-        return controllers.scripts(self, self._ftg_options)
+        return controllers.make_gaplock_scripts(self, self._ftg_options)
 
     @property
     def world(self) -> tuple[MapBank, SpawnTable]:
@@ -122,8 +122,8 @@ class F110(Environment):
         return tuple(grid.describe() for grid in self.maps)
 
     def task_params(self, given: Mapping) -> F110Params:
-        """Returns the default parameters with some settings changed; see `episode_settings.change`."""
-        return episode_settings.change(
+        """Returns the default parameters with some settings changed; see `change_f110_params`."""
+        return episode_settings.change_f110_params(
             episode_settings.GAPLOCK, self._params, given, self._limits, self.reward, self._ftg_options
         )
 
@@ -159,9 +159,9 @@ class F110(Environment):
         speeds = jnp.broadcast_to(spawn.speed, (2,))
         poses = self._shifted(spawn, params)
         cars = self.simulation.place(scan_key, poses, speeds, spawn.map_index, params)
-        track = track_position.nowhere(2)
+        track = track_position.untracked_positions(2)
         if self._follows_track:
-            track = track_position.locate(self.simulation.bank, spawn.map_index, poses[:, :2])
+            track = track_position.locate_on_track(self.simulation.bank, spawn.map_index, poses[:, :2])
         state = F110State(
             cars=cars,
             map_index=spawn.map_index,
@@ -187,14 +187,14 @@ class F110(Environment):
         )
         track, record = state.track, None
         if self._follows_track:
-            record = track_position.follow(
+            record = track_position.follow_track(
                 self.simulation.bank, state.map_index, state.track, trace.state[..., :2], self._window
             )
             track = jax.tree.map(lambda x: x[-1], record)
         slow = jnp.abs(cars.state[ATTACKER, SPEED]) < params.idle_speed
         idle = jnp.where(slow, state.idle + 1, 0)
         moved = state.replace(cars=cars, step=state.step + trace.steps, track=track, idle=idle)
-        outcome = classify(
+        outcome = classify_outcome(
             trace.crashed[ATTACKER],
             trace.crashed[DEFENDER],
             self._finished(state, moved),
@@ -210,7 +210,9 @@ class F110(Environment):
     def _shifted(self, spawn: Spawn, params: F110Params) -> jax.Array:
         """Returns poses `[2, 3]` with the largest share of the drawn shift that leaves both cars clear."""
         tries = spawn.poses + _SHARES[:, None, None] * spawn.shift
-        clear = jax.vmap(lambda poses: self.simulation.clear(poses, spawn.map_index, params, MARGIN))(tries)
+        clear = jax.vmap(lambda poses: self.simulation.clear(poses, spawn.map_index, params, SPAWN_MARGIN))(
+            tries
+        )
         return tries[jnp.argmax(clear.at[-1].set(True))]
 
     @property
@@ -263,14 +265,14 @@ class F110(Environment):
         sideways = jnp.diff(record.offset, axis=0, prepend=before.track.offset[None])[:, ATTACKER]
         return record.offset, ahead, sideways / self.simulation.dt
 
-    def _situation(self, state, commands, map_index, place) -> Situation:
+    def _situation(self, state, commands, map_index, place) -> CarRewardInputs:
         """Returns inputs of the attacker's reward for car states `[2, 7]`, without contacts and outcome."""
         offset, ahead, sideways = place
         poses, velocities = poses_of(state), velocities_of(state)
         wall = jnp.float32(0.0)
         if "target_wall" in self.reward.names:
             wall = distance_at(self.simulation.bank, map_index, poses[DEFENDER, :2])
-        return Situation(
+        return CarRewardInputs(
             ego_pose=poses[ATTACKER],
             ego_velocity=velocities[ATTACKER],
             ego_steer=commands[ATTACKER, 0],
@@ -324,14 +326,14 @@ def make(reward: Reward, **given) -> F110 | F110Goals:
     Raises:
       ValueError: one line, for a setting with a value that is not allowed.
     """
-    chosen = from_flat(settings.GaplockSettings, given)
+    chosen = unflatten_settings(settings.GaplockSettings, given)
     maps, lidar, driving = chosen.maps.load(), chosen.sensing.lidar, chosen.driving
     if paid := ", ".join(sorted(ON_TRACK & set(reward.names))):
         settings.require_lines(maps, f"the reward's {paid} needs")
     simulation = driving.simulation(maps, lidar, cars=2, shared_fate=True)
     vehicle, points = settings.read_car(driving.car), read_points(chosen.starts.spawn_points)
     ftg_params, ftg_options = read_ftg(chosen.players.ftg, lidar.fov)
-    limits = episode_settings.Limits.of(vehicle, maps, points)
+    limits = episode_settings.F110Limits.of(vehicle, maps, points)
     params = F110Params(
         car=vehicle,
         gains=settings.read_gains(driving.gains),
@@ -354,13 +356,13 @@ def make(reward: Reward, **given) -> F110 | F110Goals:
         observe_target=sensing.observe_target,
         finish_lines=settings.read_finish_lines(chosen.endings.finish_lines, maps),
         ftg_options=ftg_options,
-        speed_limits=(interval("attacker_speed", driving.attacker_speed or speed, *speed), speed),
+        speed_limits=(read_interval("attacker_speed", driving.attacker_speed or speed, *speed), speed),
     )
     env.files = chosen.maps.files(maps)
     return env if chosen.players.goal is None else F110Goals(env, chosen.players.goal)
 
 
-def _spec(simulation, reward, names, params, observe_time, speed_limits) -> EnvSpec:
+def _gaplock_spec(simulation, reward, names, params, observe_time, speed_limits) -> EnvSpec:
     beams = simulation.lidar.beams
     low = (0.0,) * beams + (-1.0,) * 10 + (0.0,) * (2 if observe_time else 1)
     steer = float(params.car.s_min), float(params.car.s_max)
@@ -374,7 +376,7 @@ def _spec(simulation, reward, names, params, observe_time, speed_limits) -> EnvS
         )
         for name, score, (slowest, fastest) in zip(ROLES, (None, DEFENCE), speed_limits, strict=True)
     ]
-    reported = results.standard(OUTCOMES, (SUCCESS,), names, reward.names)
+    reported = results.standard_results(OUTCOMES, (SUCCESS,), names, reward.names)
     defended = results.Result(DEFENCE, kind="rate", source="outcome", among=DEFENDED)
     return EnvSpec(
         name="f110",

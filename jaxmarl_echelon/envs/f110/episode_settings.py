@@ -17,15 +17,15 @@ from jaxmarl_echelon.envs.f110.settings import read_spawns
 from jaxmarl_echelon.envs.f110.starts.spawns import SpawnPoint, spawn_weights
 from jaxmarl_echelon.envs.settings import (
     Readers,
-    choice,
-    choices,
-    interval,
-    map_weights,
-    number,
-    numbers,
+    read_choice,
+    read_choices,
     read_fields,
+    read_interval,
+    read_map_weights,
+    read_number,
+    read_numbers,
+    read_whole,
     refuse_fixed,
-    whole,
 )
 from physics.single_track import CarParams
 
@@ -34,7 +34,7 @@ TIMEOUTS = ("terminal", "truncation")
 CRASHED = ("obstacle", "removed")
 
 
-class Limits(NamedTuple):
+class F110Limits(NamedTuple):
     """Bounds of the settings of an environment.
 
     Attributes:
@@ -55,44 +55,46 @@ class Limits(NamedTuple):
     grid: float = math.inf
 
     @classmethod
-    def of(cls, car: CarParams, maps: Sequence, points: Sequence[SpawnPoint] = ()) -> "Limits":
+    def of(cls, car: CarParams, maps: Sequence, points: Sequence[SpawnPoint] = ()) -> "F110Limits":
         """Returns the limits of an environment that is being built."""
         return cls((float(car.v_min), float(car.v_max)), float(car.length), len(maps), points)
 
 
 def _number(name: str, low: float) -> tuple[str, Callable]:
-    return name, lambda value, _: jnp.float32(number(name, value, low))
+    return name, lambda value, _: jnp.float32(read_number(name, value, low))
 
 
 def _whole(name: str, low: int) -> tuple[str, Callable]:
-    return name, lambda value, _: jnp.int32(whole(name, value, low))
+    return name, lambda value, _: jnp.int32(read_whole(name, value, low))
 
 
 def _speeds(name: str) -> tuple[str, Callable]:
-    return "speed_range", lambda value, limits: jnp.asarray(interval(name, value, *limits.speed), jnp.float32)
+    return "speed_range", lambda value, limits: jnp.asarray(
+        read_interval(name, value, *limits.speed), jnp.float32
+    )
 
 
-def _locked(value, _: Limits) -> jax.Array:
-    chosen = choices("locked", value, ROLES)
+def _locked(value, _: F110Limits) -> jax.Array:
+    chosen = read_choices("locked", value, ROLES)
     return jnp.asarray([role in chosen for role in ROLES])
 
 
-def _map_weights(value, limits: Limits) -> jax.Array:
-    return jnp.asarray(map_weights(value, limits.maps))
+def _map_weights(value, limits: F110Limits) -> jax.Array:
+    return jnp.asarray(read_map_weights(value, limits.maps))
 
 
 def _jitter(name: str) -> tuple[str, Callable]:
     """Returns the reader of three numbers, or 0 for none."""
 
-    def read(value, _: Limits) -> jax.Array:
+    def read(value, _: F110Limits) -> jax.Array:
         none = value == 0 and not isinstance(value, bool)
-        return jnp.asarray([0.0] * 3 if none else numbers(name, value, 3, 0.0), jnp.float32)
+        return jnp.asarray([0.0] * 3 if none else read_numbers(name, value, 3, 0.0), jnp.float32)
 
     return name, read
 
 
-def _max_steps(value, limits: Limits) -> jax.Array:
-    return jnp.int32(whole("max_steps", value, 1, limits.max_steps))
+def _max_steps(value, limits: F110Limits) -> jax.Array:
+    return jnp.int32(read_whole("max_steps", value, 1, limits.max_steps))
 
 
 _SHARED: Readers = {
@@ -108,7 +110,7 @@ GAPLOCK: Readers = _SHARED | {
     ),
     "spawn_jitter": (
         "spawn_jitter",
-        lambda value, _: jnp.asarray(numbers("spawn_jitter", value, 3, 0.0), jnp.float32),
+        lambda value, _: jnp.asarray(read_numbers("spawn_jitter", value, 3, 0.0), jnp.float32),
     ),
     "pose_jitter": _jitter("pose_jitter"),
     "evaluation_jitter": _jitter("evaluation_jitter"),
@@ -117,7 +119,7 @@ GAPLOCK: Readers = _SHARED | {
     "locked": ("locked", _locked),
     "timeout": (
         "timeout_terminal",
-        lambda value, _: jnp.bool_(choice("timeout", value, TIMEOUTS) == "terminal"),
+        lambda value, _: jnp.bool_(read_choice("timeout", value, TIMEOUTS) == "terminal"),
     ),
     "idle_speed": _number("idle_speed", 0.0),
     "idle_decisions": _whole("idle_decisions", 0),
@@ -126,19 +128,24 @@ RACE: Readers = _SHARED | {
     "start_speed": _speeds("start_speed"),
     "grid_gap": (
         "grid_gap",
-        lambda value, limits: jnp.float32(number("grid_gap", value, limits.length, limits.grid)),
+        lambda value, limits: jnp.float32(read_number("grid_gap", value, limits.length, limits.grid)),
     ),
     "grid_offset": _number("grid_offset", 0.0),
     "target_laps": _whole("target_laps", 0),
     "crashed": (
         "obstacles",
-        lambda value, _: jnp.bool_(choice("crashed", value, CRASHED) == "obstacle"),
+        lambda value, _: jnp.bool_(read_choice("crashed", value, CRASHED) == "obstacle"),
     ),
 }
 
 
-def change(
-    readers: Readers, params, given: Mapping[str, Any], limits: Limits, reward: Reward, options: FTGOptions
+def change_f110_params(
+    readers: Readers,
+    params,
+    given: Mapping[str, Any],
+    limits: F110Limits,
+    reward: Reward,
+    options: FTGOptions,
 ):
     """Returns an environment's parameters with some settings changed, on the host.
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxmarl_echelon.envs.settings import choice, mapping
+from jaxmarl_echelon.envs.settings import read_choice, read_mapping
 
 TARGET_MODES = ("center", "farthest", "weighted")
 
@@ -173,9 +173,9 @@ def read_ftg(settings: Mapping | None, fov: float) -> tuple[FTGParams, FTGOption
 
     A `target_mode` of "farthest" becomes the gain of that name, so that curricula may change it.
     """
-    given = dict(mapping("ftg", settings))
+    given = dict(read_mapping("ftg", settings))
     for name in given:
-        choice("ftg", name, sorted(_GAINS | _OPTIONS))
+        read_choice("ftg", name, sorted(_GAINS | _OPTIONS))
     static = {name: value for name, value in given.items() if name in _OPTIONS}
     try:
         options = FTGOptions(**{"fov": fov} | static)
@@ -194,14 +194,14 @@ def change_ftg(params: FTGParams, options: FTGOptions, settings: Mapping | None)
     Raises:
       ValueError: one line, for an unknown or static setting or a gain that is out of bounds.
     """
-    given = dict(mapping("ftg", settings))
+    given = dict(read_mapping("ftg", settings))
     for name in given:
         if name in _OPTIONS - {"target_mode"}:
             raise ValueError(f"env.ftg.{name}={given[name]!r}: is fixed for the whole run")
-        choice("ftg", name, sorted(_GAINS | {"target_mode"}))
+        read_choice("ftg", name, sorted(_GAINS | {"target_mode"}))
     if "target_mode" in given:
         allowed = (options.target_mode, "farthest")
-        mode = choice("ftg.target_mode", given.pop("target_mode"), allowed)
+        mode = read_choice("ftg.target_mode", given.pop("target_mode"), allowed)
         given = {"farthest": mode == "farthest"} | given
     return _gains(params, given)
 

@@ -11,18 +11,18 @@ import numpy as np
 from jaxmarl_echelon.envs import results
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, ScriptedPolicy, TimeStep
 from jaxmarl_echelon.envs.f110 import episode_settings, settings
-from jaxmarl_echelon.envs.f110.cars.simulation import Simulation, poses_of, velocities_of
+from jaxmarl_echelon.envs.f110.cars.simulation import CarSimulation, poses_of, velocities_of
 from jaxmarl_echelon.envs.f110.gap_parameters import read_ftg
 from jaxmarl_echelon.envs.f110.observing import track_position
 from jaxmarl_echelon.envs.f110.observing.observe import RacingScales, racing_layout, racing_observation
 from jaxmarl_echelon.envs.f110.results import RUNNING, SELF_CRASH
-from jaxmarl_echelon.envs.f110.rewards import Reward, Situation
+from jaxmarl_echelon.envs.f110.rewards import CarRewardInputs, Reward
 from jaxmarl_echelon.envs.f110.scripts import controllers
 from jaxmarl_echelon.envs.f110.starts.spawns import nth_positive
 from jaxmarl_echelon.envs.f110.state import RaceParams, RaceState
-from jaxmarl_echelon.envs.f110.view.viewer import Viewer
+from jaxmarl_echelon.envs.f110.view.viewer import F110Viewer
 from jaxmarl_echelon.envs.results import Result
-from jaxmarl_echelon.envs.settings import from_flat, interval, number, read_all
+from jaxmarl_echelon.envs.settings import read_all, read_interval, read_number, unflatten_settings
 from jaxmarl_echelon.envs.spaces import Box
 from physics.frenet import cartesian
 from physics.mapbank import MapBank
@@ -55,10 +55,10 @@ class F110Race(Environment):
 
     def __init__(
         self,
-        simulation: Simulation,
+        simulation: CarSimulation,
         maps: Sequence,
         reward: Reward,
-        limits: episode_settings.Limits,
+        limits: episode_settings.F110Limits,
         params: RaceParams,
         *,
         scales: RacingScales,
@@ -72,15 +72,15 @@ class F110Race(Environment):
         self._params, self._limits, self._ftg_options = params, limits, ftg_options
         distance = simulation.dt * simulation.repeat * float(params.car.v_max)
         self._window = track_position.search_window(simulation.bank, distance)
-        self.spec = _spec(simulation, reward, params, self.lookahead, neighbours, speed_limits)
+        self.spec = _race_spec(simulation, reward, params, self.lookahead, neighbours, speed_limits)
         self.baselines = tuple(self.scripts)
         self.controllers = {"car": "learner"}
-        self.viewer = Viewer(maps, RACE_OUTCOMES, simulation)
+        self.viewer = F110Viewer(maps, RACE_OUTCOMES, simulation)
 
     @property
     def scripts(self) -> dict[str, ScriptedPolicy]:
         """Scripted policies by name."""
-        return controllers.race_scripts(self, self._ftg_options)
+        return controllers.make_race_scripts(self, self._ftg_options)
 
     @property
     def world(self) -> MapBank:
@@ -99,8 +99,8 @@ class F110Race(Environment):
         return tuple(grid.describe() for grid in self.maps)
 
     def task_params(self, given: Mapping) -> RaceParams:
-        """Returns the default parameters with some settings changed; see `episode_settings.change`."""
-        return episode_settings.change(
+        """Returns the default parameters with some settings changed; see `change_f110_params`."""
+        return episode_settings.change_f110_params(
             episode_settings.RACE, self._params, given, self._limits, self.reward, self._ftg_options
         )
 
@@ -137,7 +137,7 @@ class F110Race(Environment):
         driving = state.cars.active
         parked = params.obstacles & (state.outcome != FINISHED)
         cars, trace = self.simulation.drive(key, state.cars, commands, state.map_index, params, parked)
-        record = track_position.follow(
+        record = track_position.follow_track(
             self.simulation.bank, state.map_index, state.track, trace.state[..., :2], self._window
         )
         track = jax.tree.map(lambda x: x[-1], record)
@@ -172,7 +172,7 @@ class F110Race(Environment):
 
     def _locate(self, map_index, poses) -> track_position.TrackPosition:
         where = jnp.broadcast_to(map_index, poses.shape[:1])
-        return track_position.locate(self.simulation.bank, where, poses[:, :2])
+        return track_position.locate_on_track(self.simulation.bank, where, poses[:, :2])
 
     def _pay(self, before, trace, record, commands, params):
         """Computes the cars' rewards of the steps that they drove; returns memories and components `[N]`."""
@@ -198,10 +198,10 @@ class F110Race(Environment):
         memory, values = jax.lax.scan(pay, before.reward, inputs)
         return memory, {name: jnp.sum(value, axis=0) for name, value in values.items()}
 
-    def _situation(self, state, steer, ahead, offset, sideways, crashed) -> Situation:
+    def _situation(self, state, steer, ahead, offset, sideways, crashed) -> CarRewardInputs:
         """Returns the inputs of a car's reward, without a target; the only outcome is the car's own crash."""
         zero, nothing = jnp.float32(0.0), jnp.zeros(3)
-        return Situation(
+        return CarRewardInputs(
             ego_pose=poses_of(state),
             ego_velocity=velocities_of(state),
             ego_steer=steer,
@@ -274,7 +274,7 @@ def make(reward: Reward, **given) -> F110Race:
     Raises:
       ValueError: one line, for a setting with a value that is not allowed.
     """
-    chosen = from_flat(settings.RaceSettings, given)
+    chosen = unflatten_settings(settings.RaceSettings, given)
     maps, sensing, driving, rules = chosen.maps.load(), chosen.sensing, chosen.driving, chosen.rules
     settings.require_lines(maps, "racing needs", closed=True)
     vehicle = settings.read_car(driving.car)
@@ -284,7 +284,7 @@ def make(reward: Reward, **given) -> F110Race:
     if room < float(vehicle.length):
         most = int(room * rules.cars / vehicle.length)
         raise ValueError(f"env.cars={rules.cars}: the shortest track has room for {most}")
-    limits = episode_settings.Limits.of(vehicle, maps)._replace(grid=room)
+    limits = episode_settings.F110Limits.of(vehicle, maps)._replace(grid=room)
     params = RaceParams(
         car=vehicle,
         gains=settings.read_gains(driving.gains),
@@ -304,16 +304,16 @@ def make(reward: Reward, **given) -> F110Race:
             steer_scale=float(vehicle.s_max),
             position_scale=sensing.position_scale,
         ),
-        lookahead=[number("lookahead", metres) for metres in sensing.lookahead],
+        lookahead=[read_number("lookahead", metres) for metres in sensing.lookahead],
         neighbours=sensing.neighbours,
         ftg_options=ftg_options,
-        speed_limits=interval("action_speed", driving.action_speed or limits.speed, *limits.speed),
+        speed_limits=read_interval("action_speed", driving.action_speed or limits.speed, *limits.speed),
     )
     env.files = chosen.maps.files(maps)
     return env
 
 
-def _spec(simulation, reward, params, lookahead, neighbours, speed_limits) -> EnvSpec:
+def _race_spec(simulation, reward, params, lookahead, neighbours, speed_limits) -> EnvSpec:
     parts = racing_layout(simulation.lidar.beams, len(lookahead), neighbours)
     size = max(part.stop for part in parts.values())
     beams = simulation.lidar.beams
@@ -328,7 +328,7 @@ def _spec(simulation, reward, params, lookahead, neighbours, speed_limits) -> En
         ),
     )
     finishing = RACE_OUTCOMES[FINISHED : FINISHED + 1] if int(params.target_laps) > 0 else ()
-    reported = results.standard(RACE_OUTCOMES, finishing, simulation.bank.names, reward.names)
+    reported = results.standard_results(RACE_OUTCOMES, finishing, simulation.bank.names, reward.names)
     return EnvSpec(
         name="f110_race",
         version=2,

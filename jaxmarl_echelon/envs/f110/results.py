@@ -13,7 +13,7 @@ SUCCESS = OUTCOMES[TARGET_CRASH]
 DEFENDED = tuple(OUTCOMES[code] for code in (SELF_CRASH, TIMEOUT, IDLE_STOP, TARGET_FINISH))
 
 
-def classify(
+def classify_outcome(
     attacker_crashed: jax.Array,
     defender_crashed: jax.Array,
     defender_finished: jax.Array,

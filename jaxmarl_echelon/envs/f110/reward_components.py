@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxmarl_echelon.envs.f110.observing.observe import rotate
+from jaxmarl_echelon.envs.f110.observing.observe import rotate_vectors
 from jaxmarl_echelon.envs.f110.results import OUTCOMES
 from jaxmarl_echelon.envs.rewards import Component, Weights
 
@@ -14,7 +14,7 @@ _GRADIENT_VALUE = (-1.0, -0.5, 0.0, 0.3, 0.5, 0.2, 0.0, -0.3)
 
 
 @struct.dataclass
-class Situation:
+class CarRewardInputs:
     """Inputs of the reward components for one physics step and one rewarded car (ego).
 
     Attributes:
@@ -53,7 +53,7 @@ class Situation:
 
 
 @struct.dataclass
-class Memory:
+class CarRewardMemory:
     """Carry of the components from one physics step to the next, reset in every episode.
 
     Attributes:
@@ -79,14 +79,18 @@ class Memory:
     has_steer: jax.Array
 
 
-def terminal(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def _reward_outcome(
+    weights: Weights, situation: CarRewardInputs, memory: CarRewardMemory
+) -> tuple[jax.Array, CarRewardMemory]:
     """Returns the outcome's reward in the step that ends the episode, else 0."""
     table = jnp.stack([weights[name] for name in OUTCOMES])
     value = table[jnp.clip(situation.outcome, 0, len(OUTCOMES) - 1)]
     return jnp.where(situation.outcome >= 0, value, 0.0), memory
 
 
-def pressure(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def _reward_pressure(
+    weights: Weights, situation: CarRewardInputs, memory: CarRewardMemory
+) -> tuple[jax.Array, CarRewardMemory]:
     """Rewards driving close to the target while facing it.
 
     Every `interval`-th consecutive step under pressure is rewarded with `bonus`; from the second step
@@ -103,7 +107,9 @@ def pressure(weights: Weights, situation: Situation, memory: Memory) -> tuple[ja
     return value, memory.replace(pressure_steps=steps)
 
 
-def distance(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def _reward_distance(
+    weights: Weights, situation: CarRewardInputs, memory: CarRewardMemory
+) -> tuple[jax.Array, CarRewardMemory]:
     """Rewards being near the target, penalises being far, and can add a piecewise linear shape."""
     metres, _ = _bearing(situation)
     value = jnp.where(metres < weights["near_distance"], weights["near"], 0.0)
@@ -113,24 +119,30 @@ def distance(weights: Weights, situation: Situation, memory: Memory) -> tuple[ja
     return value + jnp.clip(slope, -weights["gradient_limit"], weights["gradient_limit"]), memory
 
 
-def heading(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def _reward_heading(
+    weights: Weights, situation: CarRewardInputs, memory: CarRewardMemory
+) -> tuple[jax.Array, CarRewardMemory]:
     """Rewards facing the target: `amount` with the target straight ahead, 0 with it straight behind."""
     metres, error = _bearing(situation)
     return jnp.where(metres > 0.0, weights["amount"] * (1.0 - jnp.abs(error) / jnp.pi), 0.0), memory
 
 
-def speed(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def _reward_speed(
+    weights: Weights, situation: CarRewardInputs, memory: CarRewardMemory
+) -> tuple[jax.Array, CarRewardMemory]:
     """Rewards speed with `per_mps` for each m/s up to `limit`."""
     return weights["per_mps"] * jnp.minimum(_speed(situation), weights["limit"]), memory
 
 
-def pinch(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def _reward_pinch(
+    weights: Weights, situation: CarRewardInputs, memory: CarRewardMemory
+) -> tuple[jax.Array, CarRewardMemory]:
     """Rewards being near one of the two pockets diagonally ahead of the target.
 
     With `potential` the reward runs from `amplitude * peak` in a pocket to `amplitude * floor` far
     away, by the distance to the nearer pocket; without, it is a sum of two Gaussian bumps.
     """
-    spot = rotate(situation.ego_pose[:2] - situation.target_pose[:2], -situation.target_pose[2])
+    spot = rotate_vectors(situation.ego_pose[:2] - situation.target_pose[:2], -situation.target_pose[2])
     forward, left = spot[0] - weights["forward"], spot[1]
     gaps = jnp.hypot(forward, jnp.stack([left - weights["lateral"], left + weights["lateral"]]))
     gaps = gaps / weights["sigma"]
@@ -140,7 +152,9 @@ def pinch(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.A
     return weights["amplitude"] * jnp.where(weights["potential"], potential, bumps), memory
 
 
-def clearance(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def _reward_clearance_loss(
+    weights: Weights, situation: CarRewardInputs, memory: CarRewardMemory
+) -> tuple[jax.Array, CarRewardMemory]:
     """Rewards every metre by which the target's shortest range has shrunk since the last scan."""
     metres, fresh = situation.target_scan_min, situation.scan_fresh
     counts = fresh & memory.has_clearance & (metres >= weights["low"]) & (metres <= weights["high"])
@@ -152,65 +166,87 @@ def clearance(weights: Weights, situation: Situation, memory: Memory) -> tuple[j
     )
 
 
-def turn(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def _reward_target_turn(
+    weights: Weights, situation: CarRewardInputs, memory: CarRewardMemory
+) -> tuple[jax.Array, CarRewardMemory]:
     """Rewards every radian by which the target has turned since the last step, in either direction."""
     angle = situation.target_pose[2]
-    turned = jnp.abs(wrap(angle - memory.last_heading)) * _time(weights, situation)
+    turned = jnp.abs(_wrap_angle(angle - memory.last_heading)) * _time(weights, situation)
     value = jnp.minimum(weights["per_radian"] * turned, weights["limit"])
     known = jnp.ones_like(memory.has_heading)
     return jnp.where(memory.has_heading, value, 0.0), memory.replace(last_heading=angle, has_heading=known)
 
 
-def idle(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Penalises each step from the `patience`-th consecutive one slower than `speed`."""
+def _penalize_idling(
+    weights: Weights, situation: CarRewardInputs, memory: CarRewardMemory
+) -> tuple[jax.Array, CarRewardMemory]:
+    """Penalises each step from the `patience`-th consecutive one slower than `_reward_speed`."""
     steps = jnp.where(_speed(situation) < weights["speed"], memory.idle_steps + 1, 0)
     value = jnp.where(steps >= weights["patience"], -weights["penalty"], 0.0)
     return value, memory.replace(idle_steps=steps)
 
 
-def reverse(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Penalises each step driven backwards faster than `speed`."""
+def _penalize_reversing(
+    weights: Weights, situation: CarRewardInputs, memory: CarRewardMemory
+) -> tuple[jax.Array, CarRewardMemory]:
+    """Penalises each step driven backwards faster than `_reward_speed`."""
     return jnp.where(situation.ego_velocity[0] < -weights["speed"], -weights["penalty"], 0.0), memory
 
 
-def brake(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
-    """Penalises losing more than `drop` m/s in one step that began faster than `speed`."""
+def _penalize_braking(
+    weights: Weights, situation: CarRewardInputs, memory: CarRewardMemory
+) -> tuple[jax.Array, CarRewardMemory]:
+    """Penalises losing more than `drop` m/s in one step that began faster than `_reward_speed`."""
     now, before = _speed(situation), memory.last_speed
     hard = (before > weights["speed"]) & (before - now > weights["drop"])
     return jnp.where(hard, -weights["penalty"], 0.0), memory.replace(last_speed=now)
 
 
-def step(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def _reward_step(
+    weights: Weights, situation: CarRewardInputs, memory: CarRewardMemory
+) -> tuple[jax.Array, CarRewardMemory]:
     """Adds the same `amount` in every step."""
     return weights["amount"], memory
 
 
-def progress(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def _reward_progress(
+    weights: Weights, situation: CarRewardInputs, memory: CarRewardMemory
+) -> tuple[jax.Array, CarRewardMemory]:
     """Rewards each metre gained along the centreline, and penalises each metre lost."""
     return weights["per_metre"] * situation.ego_progress, memory
 
 
-def track_speed(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def _reward_track_speed(
+    weights: Weights, situation: CarRewardInputs, memory: CarRewardMemory
+) -> tuple[jax.Array, CarRewardMemory]:
     """Rewards each m/s along the centreline in every step."""
     return weights["per_mps"] * situation.ego_progress / situation.dt, memory
 
 
-def lateral_rate(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def _penalize_lateral_rate(
+    weights: Weights, situation: CarRewardInputs, memory: CarRewardMemory
+) -> tuple[jax.Array, CarRewardMemory]:
     """Penalises speed across the centreline, per m/s, in either direction."""
     return -weights["per_mps"] * jnp.abs(situation.ego_offset_rate), memory
 
 
-def offset(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def _penalize_offset(
+    weights: Weights, situation: CarRewardInputs, memory: CarRewardMemory
+) -> tuple[jax.Array, CarRewardMemory]:
     """Penalises distance from the centreline, per metre, on either side."""
     return -weights["per_metre"] * jnp.abs(situation.ego_offset), memory
 
 
-def steer(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def _penalize_steering(
+    weights: Weights, situation: CarRewardInputs, memory: CarRewardMemory
+) -> tuple[jax.Array, CarRewardMemory]:
     """Penalises the steering command, per radian, in either direction."""
     return -weights["per_radian"] * jnp.abs(situation.ego_steer), memory
 
 
-def steer_rate(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def _penalize_steer_rate(
+    weights: Weights, situation: CarRewardInputs, memory: CarRewardMemory
+) -> tuple[jax.Array, CarRewardMemory]:
     """Penalises changes of the steering command, per radian, from the second step on."""
     change = jnp.abs(situation.ego_steer - memory.last_steer)
     value = jnp.where(memory.has_steer, -weights["per_radian"] * change, 0.0)
@@ -218,18 +254,24 @@ def steer_rate(weights: Weights, situation: Situation, memory: Memory) -> tuple[
     return value, memory.replace(last_steer=situation.ego_steer, has_steer=known)
 
 
-def collision(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def _penalize_collision(
+    weights: Weights, situation: CarRewardInputs, memory: CarRewardMemory
+) -> tuple[jax.Array, CarRewardMemory]:
     """Penalises each step in which the car hits something."""
     return jnp.where(situation.collided, -weights["penalty"], 0.0), memory
 
 
-def target_offset(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def _reward_target_offset(
+    weights: Weights, situation: CarRewardInputs, memory: CarRewardMemory
+) -> tuple[jax.Array, CarRewardMemory]:
     """Rewards the target's distance from the centreline: all of `amount` from `scale` metres on."""
     share = jnp.clip(jnp.abs(situation.target_offset) / weights["scale"], 0.0, 1.0)
     return weights["amount"] * share, memory
 
 
-def target_wall(weights: Weights, situation: Situation, memory: Memory) -> tuple[jax.Array, Memory]:
+def _reward_target_wall(
+    weights: Weights, situation: CarRewardInputs, memory: CarRewardMemory
+) -> tuple[jax.Array, CarRewardMemory]:
     """Rewards the target's nearness to a wall: all of `amount` at the wall, 0 from `scale` metres on."""
     share = jnp.clip(1.0 - situation.target_wall_distance / weights["scale"], 0.0, 1.0)
     return weights["amount"] * share, memory
@@ -245,7 +287,7 @@ COMPONENTS: dict[str, Component] = {
             "idle_stop": -5.0,
             "target_finish": -20.0,
         },
-        terminal,
+        _reward_outcome,
     ),
     "pressure": Component(
         {
@@ -257,7 +299,7 @@ COMPONENTS: dict[str, Component] = {
             "speed": 0.30,
             "bearing": 1.57,
         },
-        pressure,
+        _reward_pressure,
     ),
     "distance": Component(
         {
@@ -269,10 +311,10 @@ COMPONENTS: dict[str, Component] = {
             "gradient_limit": 0.002,
             "time_scaled": False,
         },
-        distance,
+        _reward_distance,
     ),
-    "heading": Component({"amount": 0.001}, heading),
-    "speed": Component({"per_mps": 0.0005, "limit": 0.60}, speed),
+    "heading": Component({"amount": 0.001}, _reward_heading),
+    "speed": Component({"per_mps": 0.0005, "limit": 0.60}, _reward_speed),
     "pinch": Component(
         {
             "amplitude": 0.004,
@@ -284,43 +326,44 @@ COMPONENTS: dict[str, Component] = {
             "floor": -0.5,
             "power": 2.0,
         },
-        pinch,
+        _reward_pinch,
     ),
     "clearance": Component(
-        {"per_metre": 0.003, "low": 0.30, "high": 3.20, "limit": 0.015, "time_scaled": False}, clearance
+        {"per_metre": 0.003, "low": 0.30, "high": 3.20, "limit": 0.015, "time_scaled": False},
+        _reward_clearance_loss,
     ),
-    "turn": Component({"per_radian": 0.006, "limit": 0.015, "time_scaled": False}, turn),
-    "idle": Component({"penalty": 0.0005, "speed": 0.12, "patience": 25.0}, idle),
-    "reverse": Component({"penalty": 0.001, "speed": 0.02}, reverse),
-    "brake": Component({"penalty": 0.0005, "speed": 0.40, "drop": 0.25}, brake),
-    "step": Component({"amount": -0.001}, step),
-    "progress": Component({"per_metre": 1.0}, progress),
-    "track_speed": Component({"per_mps": 1.0}, track_speed),
-    "lateral_rate": Component({"per_mps": 0.01}, lateral_rate),
-    "offset": Component({"per_metre": 0.02}, offset),
-    "steer": Component({"per_radian": 0.1}, steer),
-    "steer_rate": Component({"per_radian": 0.01}, steer_rate),
-    "collision": Component({"penalty": 10.0}, collision),
-    "target_offset": Component({"amount": 1.0, "scale": 1.0}, target_offset),
-    "target_wall": Component({"amount": 1.0, "scale": 1.0}, target_wall),
+    "turn": Component({"per_radian": 0.006, "limit": 0.015, "time_scaled": False}, _reward_target_turn),
+    "idle": Component({"penalty": 0.0005, "speed": 0.12, "patience": 25.0}, _penalize_idling),
+    "reverse": Component({"penalty": 0.001, "speed": 0.02}, _penalize_reversing),
+    "brake": Component({"penalty": 0.0005, "speed": 0.40, "drop": 0.25}, _penalize_braking),
+    "step": Component({"amount": -0.001}, _reward_step),
+    "progress": Component({"per_metre": 1.0}, _reward_progress),
+    "track_speed": Component({"per_mps": 1.0}, _reward_track_speed),
+    "lateral_rate": Component({"per_mps": 0.01}, _penalize_lateral_rate),
+    "offset": Component({"per_metre": 0.02}, _penalize_offset),
+    "steer": Component({"per_radian": 0.1}, _penalize_steering),
+    "steer_rate": Component({"per_radian": 0.01}, _penalize_steer_rate),
+    "collision": Component({"penalty": 10.0}, _penalize_collision),
+    "target_offset": Component({"amount": 1.0, "scale": 1.0}, _reward_target_offset),
+    "target_wall": Component({"amount": 1.0, "scale": 1.0}, _reward_target_wall),
 }
 
 
-def wrap(angle: jax.Array) -> jax.Array:
+def _wrap_angle(angle: jax.Array) -> jax.Array:
     """Wraps an angle (rad) to [-pi, pi]; angles within this range are returned exactly."""
     return angle - 2.0 * jnp.pi * jnp.round(angle / (2.0 * jnp.pi))
 
 
-def _speed(situation: Situation) -> jax.Array:
+def _speed(situation: CarRewardInputs) -> jax.Array:
     return jnp.hypot(situation.ego_velocity[0], situation.ego_velocity[1])
 
 
-def _bearing(situation: Situation) -> tuple[jax.Array, jax.Array]:
+def _bearing(situation: CarRewardInputs) -> tuple[jax.Array, jax.Array]:
     """Returns the distance to the target and its bearing relative to the ego heading, in [-pi, pi]."""
     away = situation.target_pose[:2] - situation.ego_pose[:2]
-    error = wrap(jnp.arctan2(away[1], away[0]) - situation.ego_pose[2])
+    error = _wrap_angle(jnp.arctan2(away[1], away[0]) - situation.ego_pose[2])
     return jnp.hypot(away[0], away[1]), error
 
 
-def _time(weights: Weights, situation: Situation) -> jax.Array:
+def _time(weights: Weights, situation: CarRewardInputs) -> jax.Array:
     return jnp.where(weights["time_scaled"], situation.dt, 1.0)

@@ -8,23 +8,23 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_echelon.envs.f110.cars.simulation import WALL_CONTACTS, Simulation
+from jaxmarl_echelon.envs.f110.cars.simulation import WALL_CONTACTS, CarSimulation
 from jaxmarl_echelon.envs.settings import (
     Settings,
-    choice,
-    mapping,
-    number,
-    numbers,
-    setting,
-    switch,
-    whole,
+    read_choice,
+    read_mapping,
+    read_number,
+    read_numbers,
+    read_switch,
+    read_whole,
+    setting_field,
 )
 from physics import single_track
 from physics.boxes import boundary_intervals
 from physics.gridmap import OccupancyMap
 from physics.lidar import Lidar
-from physics.line_picture import save_doubt
-from physics.map_server import UNKNOWN
+from physics.line_picture import save_refused_line
+from physics.map_server import UNKNOWN_STATES
 from physics.mapbank import map_bank
 from physics.occupancy import load_map
 from physics.single_track import INTEGRATORS, CarParams, ControlGains
@@ -41,7 +41,7 @@ class Maps(Settings):
     map_weights: Sequence[float] | None = None
     reverse: bool | Sequence[bool] = False
     centerline: str | Sequence[str | None] | None = None
-    unknown: str = setting("free", choice, UNKNOWN)
+    unknown: str = setting_field("free", read_choice, UNKNOWN_STATES)
 
     def load(self) -> tuple[OccupancyMap, ...]:
         """Loads the maps; see `read_maps`."""
@@ -75,9 +75,9 @@ class Sensing(Settings):
     lidar_fov: float = 4.7
     lidar_max_range: float = 30.0
     lidar_noise: float = 0.01
-    lidar_range: float = setting(12.0, number, 1e-3)
-    speed_scale: float = setting(1.0, number, 1e-3)
-    position_scale: float = setting(12.0, number, 1e-3)
+    lidar_range: float = setting_field(12.0, read_number, 1e-3)
+    speed_scale: float = setting_field(1.0, read_number, 1e-3)
+    position_scale: float = setting_field(12.0, read_number, 1e-3)
 
     @property
     def lidar(self) -> Lidar:
@@ -89,37 +89,37 @@ class Sensing(Settings):
 class GaplockSensing(Sensing):
     """Settings of the sensors and of optional features in the adversarial task."""
 
-    observe_target: bool = setting(True, switch)
-    observe_time: bool = setting(False, switch)
+    observe_target: bool = setting_field(True, read_switch)
+    observe_time: bool = setting_field(False, read_switch)
 
 
 @dataclass(frozen=True)
 class RaceSensing(Sensing):
     """Settings of the sensors, of the centreline points ahead (m) and of the nearest cars in races."""
 
-    speed_scale: float = setting(8.0, number, 1e-3)
+    speed_scale: float = setting_field(8.0, read_number, 1e-3)
     lookahead: Sequence[float] = (0.5, 1.0, 2.0, 4.0)
-    neighbours: int = setting(2, whole, 0, 64)
+    neighbours: int = setting_field(2, read_whole, 0, 64)
 
 
 @dataclass(frozen=True)
-class Driving(Settings):
+class CarDriving(Settings):
     """Settings of the car, its low-level control, and the integration of its motion."""
 
-    car: str | Mapping = setting({"model": "limo"})
-    gains: str | Mapping = setting({"model": "f110"})
-    dt: float = setting(0.01, number, 1e-4, 0.1)
-    action_repeat: int = setting(2, whole, 1, 1000)
-    integrator: str = setting("rk4", choice, tuple(INTEGRATORS))
-    steering_delay: int = setting(1, whole, 0, 100)
-    wall_contact: str = setting("field", choice, WALL_CONTACTS)
+    car: str | Mapping = setting_field({"model": "limo"})
+    gains: str | Mapping = setting_field({"model": "f110"})
+    dt: float = setting_field(0.01, read_number, 1e-4, 0.1)
+    action_repeat: int = setting_field(2, read_whole, 1, 1000)
+    integrator: str = setting_field("rk4", read_choice, tuple(INTEGRATORS))
+    steering_delay: int = setting_field(1, read_whole, 0, 100)
+    wall_contact: str = setting_field("field", read_choice, WALL_CONTACTS)
 
     def simulation(
         self, maps: Sequence[OccupancyMap], lidar: Lidar, cars: int, *, shared_fate: bool
-    ) -> Simulation:
-        """Builds the simulation of `cars` cars on the maps; see `Simulation` for the arguments."""
+    ) -> CarSimulation:
+        """Builds the simulation of `cars` cars on the maps; see `CarSimulation` for the arguments."""
         vehicle = read_car(self.car)
-        return Simulation(
+        return CarSimulation(
             bank=map_bank(maps),
             lidar=lidar,
             cars=cars,
@@ -136,20 +136,20 @@ class Driving(Settings):
 
 
 @dataclass(frozen=True)
-class GaplockDriving(Driving):
+class GaplockDriving(CarDriving):
     """Driving settings of the adversarial task; `attacker_speed` limits the attacker's commands, m/s."""
 
     attacker_speed: Sequence[float] | None = None
 
 
 @dataclass(frozen=True)
-class RaceDriving(Driving):
+class RaceDriving(CarDriving):
     """Driving settings of races; `action_speed` limits the commands, m/s."""
 
-    car: str | Mapping = setting({"model": "f1tenth", "v_max": 8.0})
-    gains: str | Mapping = setting({"model": "gym"})
-    action_repeat: int = setting(5, whole, 1, 1000)
-    steering_delay: int = setting(2, whole, 0, 100)
+    car: str | Mapping = setting_field({"model": "f1tenth", "v_max": 8.0})
+    gains: str | Mapping = setting_field({"model": "gym"})
+    action_repeat: int = setting_field(5, read_whole, 1, 1000)
+    steering_delay: int = setting_field(2, read_whole, 0, 100)
     action_speed: Sequence[float] | None = (0.0, 8.0)
 
 
@@ -158,12 +158,12 @@ class Starts(Settings):
     """Start poses and speeds of adversarial episodes."""
 
     spawns: str | Sequence[str] | Mapping[str, float] = ("pinch_right", "pinch_left")
-    spawn_points: Mapping | None = setting({})
+    spawn_points: Mapping | None = setting_field({})
     spawn_jitter: Sequence[float] = (0.0, 0.0, 0.0)
     pose_jitter: float | Sequence[float] = (0.0, 0.0, 0.0)
     evaluation_jitter: float | Sequence[float] = (0.05, 0.05, 0.05)
     spawn_speed: float | Sequence[float] = 0.44
-    base_poses: Mapping[str, Sequence] | None = setting({"line2": ((-46.769, -0.7, 0.0),)})
+    base_poses: Mapping[str, Sequence] | None = setting_field({"line2": ((-46.769, -0.7, 0.0),)})
     lock_steps: int = 800
     locked: str | Sequence[str] = ("defender",)
 
@@ -172,7 +172,7 @@ class Starts(Settings):
 class Endings(Settings):
     """Conditions other than contact that end adversarial episodes."""
 
-    finish_lines: Mapping[str, Sequence] | None = setting({"line2": ((45.74, 0.657), (45.74, -2.047))})
+    finish_lines: Mapping[str, Sequence] | None = setting_field({"line2": ((45.74, 0.657), (45.74, -2.047))})
     max_steps: int = 1500
     timeout: str = "terminal"
     idle_speed: float = 0.05
@@ -183,7 +183,7 @@ class Endings(Settings):
 class Players(Settings):
     """Settings of the defender's driver, and of the attacker's goals."""
 
-    ftg: Mapping | None = setting({"steering_gain": 0.25, "bubble_radius": 2.0})
+    ftg: Mapping | None = setting_field({"steering_gain": 0.25, "bubble_radius": 2.0})
     goal: Mapping | None = None
 
 
@@ -191,14 +191,14 @@ class Players(Settings):
 class RaceRules(Settings):
     """Settings of the cars, the starting grid, and the end of a race."""
 
-    cars: int = setting(1, whole, 1, 64)
+    cars: int = setting_field(1, read_whole, 1, 64)
     start_speed: float | Sequence[float] = 0.0
     grid_gap: float = 1.5
     grid_offset: float = 0.4
     crashed: str = "obstacle"
     target_laps: int = 0
     max_steps: int = 3000
-    ftg: Mapping | None = setting(
+    ftg: Mapping | None = setting_field(
         {"target_mode": "farthest", "max_speed": 2.0, "min_speed": 0.5, "steering_gain": 0.6}
     )
 
@@ -230,7 +230,7 @@ def read_spawns(value) -> str | Sequence | Mapping:
     if not isinstance(value, str | Sequence | Mapping):
         raise ValueError(f"env.spawns={value!r}: must be all, names of spawn points, or {{name: weight}}")
     for name, weight in value.items() if isinstance(value, Mapping) else ():
-        number(f"spawns.{name}", weight, 0.0)
+        read_number(f"spawns.{name}", weight, 0.0)
     return value
 
 
@@ -300,11 +300,11 @@ def require_lines(maps: Sequence[OccupancyMap], needs: str, *, closed: bool = Fa
         needed = f"env.map={grid.name}: {needs} a map with a {'closed ' if closed else ''}centreline"
         if not grid.files:
             raise ValueError(needed)
-        if grid.doubt is None:
+        if grid.refused_line is None:
             raise ValueError(f"{needed}; set it with env.centerline=FILE")
-        picture = save_doubt(grid)
+        picture = save_refused_line(grid)
         ways = "set it with env.centerline=FILE, or close unseen cells with env.unknown=occupied"
-        raise ValueError(f"{needed}; {grid.doubt.reason}, see {picture}; {ways}")
+        raise ValueError(f"{needed}; {grid.refused_line.reason}, see {picture}; {ways}")
 
 
 def _reversed(grid: OccupancyMap, backwards: bool) -> OccupancyMap:
@@ -334,7 +334,7 @@ def read_car(settings: str | Mapping) -> CarParams:
     """
     car = _modelled("car", settings, CARS)
     for name in ("m", "I", "lf", "lr", "mu", "width", "length", "a_max", "v_switch", "sv_max"):
-        number(f"car.{name}", float(getattr(car, name)), np.finfo(np.float32).tiny)
+        read_number(f"car.{name}", float(getattr(car, name)), np.finfo(np.float32).tiny)
     for low, high in (("s_min", "s_max"), ("v_min", "v_max"), ("sv_min", "sv_max")):
         if not float(getattr(car, low)) < 0 < float(getattr(car, high)):
             values = f"{float(getattr(car, low)):g}, {float(getattr(car, high)):g}"
@@ -350,44 +350,44 @@ def read_gains(settings: str | Mapping) -> ControlGains:
 def read_lidar(beams, fov, max_range) -> Lidar:
     """Builds the sensor; angles in rad, ranges in metres."""
     return Lidar(
-        beams=whole("lidar_beams", beams, 2, 4096),
-        fov=number("lidar_fov", fov, 0.1, 2 * np.pi),
-        max_range=number("lidar_max_range", max_range, 0.1),
+        beams=read_whole("lidar_beams", beams, 2, 4096),
+        fov=read_number("lidar_fov", fov, 0.1, 2 * np.pi),
+        max_range=read_number("lidar_max_range", max_range, 0.1),
     )
 
 
 def read_finish_lines(lines: Mapping | None, maps: Sequence[OccupancyMap]) -> np.ndarray:
     """Reads map name to `[[x, y], [x, y]]`; returns finish lines `[M, 2, 2]`, NaN where a map has none."""
     table = np.full((len(maps), 2, 2), np.nan)
-    given = mapping("finish_lines", lines)
+    given = read_mapping("finish_lines", lines)
     for index, grid in enumerate(maps):
         if grid.name in given:
             key, ends = f"finish_lines.{grid.name}", given[grid.name]
             if isinstance(ends, str | Mapping) or not isinstance(ends, Sequence) or len(ends) != 2:
                 raise ValueError(f"env.{key}={ends}: needs [[x, y], [x, y]]")
-            table[index] = [numbers(key, end, 2) for end in ends]
+            table[index] = [read_numbers(key, end, 2) for end in ends]
     return table
 
 
 def read_base_poses(poses: Mapping | None) -> dict[str, list[tuple[float, ...]]]:
     """Reads map name to base poses `[[x, y, psi], ...]`; raises ValueError in one line for anything else."""
     found = {}
-    for name, listed in mapping("base_poses", poses).items():
+    for name, listed in read_mapping("base_poses", poses).items():
         if listed is None:
             continue
         if isinstance(listed, str | Mapping) or not isinstance(listed, Sequence) or not listed:
             raise ValueError(f"env.base_poses.{name}={listed}: needs [[x, y, psi], ...]")
-        found[name] = [numbers(f"base_poses.{name}", pose, 3) for pose in listed]
+        found[name] = [read_numbers(f"base_poses.{name}", pose, 3) for pose in listed]
     return found
 
 
 def _modelled(key: str, settings: str | Mapping, models: Mapping):
-    given = {"model": settings} if isinstance(settings, str) else dict(mapping(key, settings))
-    made = models[choice(f"{key}.model", given.pop("model", next(iter(models))), tuple(models))]()
+    given = {"model": settings} if isinstance(settings, str) else dict(read_mapping(key, settings))
+    made = models[read_choice(f"{key}.model", given.pop("model", next(iter(models))), tuple(models))]()
     known = [field.name for field in dataclasses.fields(made)]
     changes = {}
     for name, value in given.items():
-        choice(key, name, known)
+        read_choice(key, name, known)
         if value is not None:
-            changes[name] = jnp.asarray(number(f"{key}.{name}", value), jnp.float32)
+            changes[name] = jnp.asarray(read_number(f"{key}.{name}", value), jnp.float32)
     return made.replace(**changes)

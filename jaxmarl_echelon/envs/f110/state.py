@@ -6,7 +6,7 @@ from flax import struct
 from jaxmarl_echelon.envs.f110.cars.simulation import Cars
 from jaxmarl_echelon.envs.f110.gap_parameters import FTGParams
 from jaxmarl_echelon.envs.f110.observing.track_position import TrackPosition
-from jaxmarl_echelon.envs.f110.reward_components import Memory
+from jaxmarl_echelon.envs.f110.reward_components import CarRewardMemory
 from physics.single_track import CarParams, ControlGains
 
 ATTACKER, DEFENDER = 0, 1
@@ -81,7 +81,7 @@ class F110State:
     step: jax.Array
     idle: jax.Array
     track: TrackPosition
-    reward: Memory
+    reward: CarRewardMemory
     outcome: jax.Array
 
 
@@ -135,5 +135,5 @@ class RaceState:
     map_index: jax.Array
     step: jax.Array
     track: TrackPosition
-    reward: Memory
+    reward: CarRewardMemory
     outcome: jax.Array

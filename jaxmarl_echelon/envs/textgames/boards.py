@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxmarl_echelon.envs.textgames.rules import Rules, winner_scores
+from jaxmarl_echelon.envs.textgames.rules import GameRules, winner_scores
 
 MARKS = "OX."
 
@@ -24,7 +24,7 @@ class Stones:
     winner: jax.Array
 
 
-class Board(Rules):
+class BoardGame(GameRules):
     """Board game of two seats whose state has `cells [rows * columns]`, row by row: a seat, or -1.
 
     Seats observe own and other stones, and their seat.
@@ -38,16 +38,16 @@ class Board(Rules):
 
     @property
     def features(self):
-        """See `Rules`."""
+        """See `GameRules`."""
         return 2 * self.rows * self.columns + 2
 
     def observe(self, state, seat):
-        """See `Rules`."""
+        """See `GameRules`."""
         planes = [state.cells == seat, state.cells == 1 - seat, jnp.arange(2) == seat]
         return jnp.concatenate(planes).astype(jnp.float32)
 
     def text(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         rows = np.asarray(state.cells).reshape(self.rows, self.columns)
         return "\n".join("".join(MARKS[cell] for cell in row) for row in rows)
 
@@ -68,33 +68,33 @@ def in_line(own: jax.Array, length: int) -> jax.Array:
     return found(own, 0, 1) | found(own, 1, 0) | found(own, 1, 1) | found(own[:, ::-1], 1, 1)
 
 
-class Placing(Board):
+class PlacingGame(BoardGame):
     """Board game in which seats alternately place a stone until one wins; a full board is a draw."""
 
     @property
     def plies(self):
-        """See `Rules`."""
+        """See `GameRules`."""
         return self.rows * self.columns
 
     def init(self, key):
-        """See `Rules`."""
+        """See `GameRules`."""
         del key
         return Stones(jnp.full(self.plies, -1, jnp.int32), jnp.int32(0), jnp.int32(-1))
 
     def turn(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         return state.placed % 2
 
     def over(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         return (state.winner >= 0) | (state.placed == self.plies)
 
     def scores(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         return winner_scores(state.winner)
 
     def legal(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         return state.cells < 0
 
     def board(self, own: jax.Array) -> jax.Array:

@@ -15,7 +15,7 @@ from jaxmarl_echelon.envs.base import Environment, EnvSpec, PyTree, Role, TimeSt
 from jaxmarl_echelon.envs.results import Result, share_beaten
 from jaxmarl_echelon.envs.spaces import Box
 from jaxmarl_echelon.envs.textgames import scripts
-from jaxmarl_echelon.envs.textgames.rules import Rules, at
+from jaxmarl_echelon.envs.textgames.rules import GameRules, select_at
 from jaxmarl_echelon.envs.textgames.transcript import GameViewer
 
 ROLE = "player"
@@ -56,7 +56,7 @@ class TextGame(Environment):
 
     def __init__(
         self,
-        rules: Rules,
+        rules: GameRules,
         own_scripts: Mapping[str, Callable] = MappingProxyType({}),
         *,
         opponent: str | None = "random",
@@ -77,13 +77,13 @@ class TextGame(Environment):
         """
         self.rules = rules
         players = {"random": scripts.random_legal(rules)} | dict(own_scripts)
-        self.scripts = {name: scripts.scripted(rules, player) for name, player in players.items()}
+        self.scripts = {name: scripts.make_scripted_policy(rules, player) for name, player in players.items()}
         self.baselines = tuple(players)
         if opponent is not None:
-            self.opponents = {ROLE: settings.choice("opponent", opponent, self.baselines)}
+            self.opponents = {ROLE: settings.read_choice("opponent", opponent, self.baselines)}
         self._params = {
-            "invalid_reward": jnp.float32(settings.number("invalid_reward", invalid_reward)),
-            "invalid_other": jnp.float32(settings.number("invalid_other", invalid_other)),
+            "invalid_reward": jnp.float32(settings.read_number("invalid_reward", invalid_reward)),
+            "invalid_other": jnp.float32(settings.read_number("invalid_other", invalid_other)),
         }
         self.spec = EnvSpec(
             name=rules.name,
@@ -122,7 +122,7 @@ class TextGame(Environment):
         """Plays one ply: applies the action of the seat that is due, unless the ply is forced."""
         seat = state.ply % self.rules.seats
         decides = self.decides(state)
-        action = at(actions[ROLE].astype(jnp.int32), seat)
+        action = select_at(actions[ROLE].astype(jnp.int32), seat)
         allowed = self.rules.allows(state.game, action)
         played = self.rules.apply(key, state.game, action)
         state = GameState(

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_echelon.envs.spaces import Discrete
-from jaxmarl_echelon.envs.textgames.rules import Rules
+from jaxmarl_echelon.envs.textgames.rules import GameRules
 
 CHUNK = 1024  # positions per call of the compiled rules, which need a fixed shape
 
 
-class Level(NamedTuple):
+class PositionLevel(NamedTuple):
     """Positions after the same number of plies.
 
     Attributes:
@@ -42,9 +42,9 @@ class Level(NamedTuple):
     child: np.ndarray
 
 
-def levels(
-    rules: Rules, start: Any = None, *, depth: int | None = None, merge: bool = True
-) -> Iterator[Level]:
+def enumerate_levels(
+    rules: GameRules, start: Any = None, *, depth: int | None = None, merge: bool = True
+) -> Iterator[PositionLevel]:
     """Yields the positions after 0, 1, 2, ... plies, counted as in the environment.
 
     Args:
@@ -79,7 +79,9 @@ def levels(
             if merge:
                 first, place = _distinct(after)
             child[row, move] = place
-        yield Level(state, legal, np.full(number, due), passes, over, scores, ways, parent, action, child)
+        yield PositionLevel(
+            state, legal, np.full(number, due), passes, over, scores, ways, parent, action, child
+        )
         if last:
             return
         following = np.zeros(first.size)
@@ -90,7 +92,9 @@ def levels(
         number, ply = first.size, ply + 1
 
 
-def values(found: list[Level], margin: Callable[[Any], np.ndarray] | None = None) -> list[np.ndarray]:
+def optimal_values(
+    found: list[PositionLevel], margin: Callable[[Any], np.ndarray] | None = None
+) -> list[np.ndarray]:
     """Computes the values of all positions for the first of two seats under optimal play, by level.
 
     Args:
@@ -110,12 +114,12 @@ def values(found: list[Level], margin: Callable[[Any], np.ndarray] | None = None
     return result[::-1]
 
 
-def keeping(found: list[Level], worth: list[np.ndarray]) -> list[np.ndarray]:
+def optimal_moves(found: list[PositionLevel], worth: list[np.ndarray]) -> list[np.ndarray]:
     """Masks `[M, n]` by level the legal moves that preserve the position's value, i.e. optimal moves.
 
     Args:
       found: all levels of a game without hidden information.
-      worth: their `values`.
+      worth: their `optimal_values`.
     """
     following = [*worth[1:], np.zeros(1)]
     return [
@@ -124,7 +128,7 @@ def keeping(found: list[Level], worth: list[np.ndarray]) -> list[np.ndarray]:
     ]
 
 
-def endings(found: list[Level], moves: list[np.ndarray]) -> np.ndarray:
+def count_endings(found: list[PositionLevel], moves: list[np.ndarray]) -> np.ndarray:
     """Sums the weights `[3]` of games that the first seat wins, draws and loses.
 
     Args:
@@ -148,12 +152,12 @@ def _filled(worth: np.ndarray, over: np.ndarray) -> np.ndarray:
     return np.where(over[:, None], 0.0, worth)
 
 
-def _look(rules: Rules, state: Any) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+def _look(rules: GameRules, state: Any) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     over = rules.over(state)
     return rules.legal(state), rules.turn(state), over, jnp.where(over, rules.scores(state), 0.0)
 
 
-def _play(rules: Rules, inputs: tuple[Any, jax.Array]) -> Any:
+def _play(rules: GameRules, inputs: tuple[Any, jax.Array]) -> Any:
     state, action = inputs
     passes = action == rules.space.n
     after = rules.apply(jax.random.key(0), state, jnp.where(passes, 0, action))

@@ -11,7 +11,7 @@ from jaxmarl_echelon.envs.spaces import Discrete, MultiDiscrete
 State = Any
 
 
-class Rules:
+class GameRules:
     """Rules of a game whose N seats decide one after another (docs/reference/selfplay.md 6.1).
 
     All randomness comes from the keys. A subclass sets the attributes and defines the methods.
@@ -95,14 +95,14 @@ class Rules:
         return (self.space.n,) if isinstance(self.space, Discrete) else tuple(self.space.sizes)
 
 
-def at(x: jax.Array, index: jax.Array) -> jax.Array:
+def select_at(x: jax.Array, index: jax.Array) -> jax.Array:
     """Returns `x[index]`, zeros if out of range; by comparison, because batched gathers read row by row."""
     here = (jnp.arange(x.shape[0]) == index).reshape((-1,) + (1,) * (x.ndim - 1))
     return jnp.sum(jnp.where(here, x, 0), axis=0, dtype=x.dtype)
 
 
-def put(x: jax.Array, index: jax.Array, value: jax.Array) -> jax.Array:
-    """Replaces `x[index]` of `x [n]` by comparison, as `at`; returns `x` unchanged if out of range."""
+def replace_at(x: jax.Array, index: jax.Array, value: jax.Array) -> jax.Array:
+    """Replaces `x[index]` of `x [n]` by comparison, as `select_at`; returns `x` unchanged if out of range."""
     return jnp.where(jnp.arange(x.shape[0]) == index, value, x).astype(x.dtype)
 
 

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_echelon.envs.base import ScriptedPolicy
-from jaxmarl_echelon.envs.textgames.rules import Rules, State
+from jaxmarl_echelon.envs.textgames.rules import GameRules, State
 
-Player = Callable[[jax.Array, State], jax.Array]
+ScriptedPlayer = Callable[[jax.Array, State], jax.Array]
 
 
-def scripted(rules: Rules, player: Player) -> ScriptedPolicy:
+def make_scripted_policy(rules: GameRules, player: ScriptedPlayer) -> ScriptedPolicy:
     """Wraps a player as a scripted policy of the environment, acting for the seat that is due."""
 
     def act(key, memory, state, params):
@@ -21,17 +21,17 @@ def scripted(rules: Rules, player: Player) -> ScriptedPolicy:
     return ScriptedPolicy(init=lambda: (), act=act)
 
 
-def random_legal(rules: Rules) -> Player:
+def random_legal(rules: GameRules) -> ScriptedPlayer:
     """Returns the player that samples uniformly from the legal options of each choice."""
     return lambda key, state: rules.space.sample(key, rules.legal(state))
 
 
-def pick(key: jax.Array, wanted: jax.Array) -> jax.Array:
+def sample_option(key: jax.Array, wanted: jax.Array) -> jax.Array:
     """Samples uniformly from the options set in `wanted [n]`; int32."""
     return jax.random.categorical(key, jnp.where(wanted, 0.0, -jnp.inf)).astype(jnp.int32)
 
 
-def greedy_win(rules: Rules) -> Player:
+def greedy_win(rules: GameRules) -> ScriptedPlayer:
     """Returns a player that wins at once if possible, else avoids an immediate loss, else moves at random.
 
     For games of two seats without chance after the deal.
@@ -51,6 +51,6 @@ def greedy_win(rules: Rules) -> Player:
         threats, _, _ = jax.vmap(wins, (0, None))(after, 1 - mine)
         safe = legal & (over | ~jnp.any(threats, axis=1))
         wanted = jnp.where(jnp.any(safe), safe, legal)
-        return pick(key, jnp.where(jnp.any(winning), winning, wanted))
+        return sample_option(key, jnp.where(jnp.any(winning), winning, wanted))
 
     return player

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from jaxmarl_echelon.envs.base import Viewer
-from jaxmarl_echelon.envs.textgames.rules import Rules
+from jaxmarl_echelon.envs.textgames.rules import GameRules
 
 
 class GameViewer(Viewer):
@@ -14,7 +14,7 @@ class GameViewer(Viewer):
 
     draws, tells = False, True
 
-    def __init__(self, rules: Rules):
+    def __init__(self, rules: GameRules):
         self.rules = rules
 
     @staticmethod

@@ -1,6 +1,6 @@
 """Panels of the dashboard: functions of a `RunView` and a size that return Rich renderables."""
 
-from jaxmarl_echelon.tracking.panels.layout import frame
-from jaxmarl_echelon.tracking.panels.parts import outcome_colour, share
+from jaxmarl_echelon.tracking.panels.layout import compose_dashboard
+from jaxmarl_echelon.tracking.panels.parts import colour_share, outcome_colour
 
-__all__ = ["frame", "outcome_colour", "share"]
+__all__ = ["compose_dashboard", "outcome_colour", "colour_share"]

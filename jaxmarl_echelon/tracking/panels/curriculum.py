@@ -9,7 +9,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from jaxmarl_echelon.tracking.formats import count, measured, number, short_percent
+from jaxmarl_echelon.tracking.formats import format_count, format_finite, format_number, format_short_percent
 from jaxmarl_echelon.tracking.panels import parts
 from jaxmarl_echelon.tracking.panels.parts import ACCENT
 from jaxmarl_echelon.tracking.view import RunView
@@ -31,7 +31,7 @@ MARKS = {True: ("✓", "bold green"), False: ("✗", "bold red"), None: ("", "")
 
 
 # Fields of a criterion `criteria/NAME/FIELD`: the measured value, and the limit it is compared with.
-MEASURED = {"rate": short_percent, "number": measured, "count": count}
+MEASURED = {"rate": format_short_percent, "number": format_finite, "count": format_count}
 LIMITS = {"above": ">", "at_least": "/", "at_most": "≤"}
 CRITERIA = "criteria/"
 
@@ -55,7 +55,7 @@ class Criterion(NamedTuple):
     met: bool | None = None
     mark: tuple[str, str] | None = None
     interval: str = ""
-    lack: str = ""
+    shortfall: str = ""
 
     @property
     def lines(self) -> int:
@@ -63,12 +63,12 @@ class Criterion(NamedTuple):
         return 1 + bool(self.interval)
 
 
-def curriculum(view: RunView, width: int, height: int) -> Panel:
+def draw_curriculum(view: RunView, width: int, height: int) -> Panel:
     """Draws phase, progress through all phases, criteria with their intervals, and counts of transitions.
 
     If not everything fits, intervals are omitted, and unmet criteria come first.
     """
-    conditions = criteria(view)
+    conditions = collect_criteria(view)
     head = _head(view, width)
     room = height - len(head)
     if sum(item.lines for item in conditions) > room:
@@ -80,7 +80,7 @@ def curriculum(view: RunView, width: int, height: int) -> Panel:
     lines: list[RenderableType] = list(head)
     way, transitions = _way(view), _transitions(view, width)
     if math.isfinite(way) and room > 0:
-        lines.append(parts.meter(way))
+        lines.append(parts.draw_meter(way))
         room -= 1
     if conditions:
         lines.append(_table(conditions))
@@ -89,11 +89,11 @@ def curriculum(view: RunView, width: int, height: int) -> Panel:
         room -= 1
     facts = _facts(view)
     if facts and room > 0:
-        lines.append(parts.numbers(facts, room))
-    return parts.panel("curriculum", Group(*lines) if lines else Text("not known yet", style="dim"))
+        lines.append(parts.list_numbers(facts, room))
+    return parts.draw_panel("curriculum", Group(*lines) if lines else Text("not known yet", style="dim"))
 
 
-def criteria(view: RunView) -> list[Criterion]:
+def collect_criteria(view: RunView) -> list[Criterion]:
     """Returns the known criteria for leaving the current phase."""
 
     def value(*names: str) -> float:
@@ -104,15 +104,15 @@ def criteria(view: RunView) -> list[Criterion]:
     success = value("phase_success_rate", "rolling_success", "stage_success_rate")
     runs, rate = value("criteria_eval_required_runs"), value("criteria_eval_success_rate")
     found = [
-        _criterion("success", success, value("criteria_success_rate", "enable_rate"), short_percent),
-        _criterion("reward", value("avg_reward"), value("criteria_avg_reward"), number),
-        _criterion("episodes", episodes, value("criteria_min_episodes"), count),
+        _criterion("success", success, value("criteria_success_rate", "enable_rate"), format_short_percent),
+        _criterion("reward", value("avg_reward"), value("criteria_avg_reward"), format_number),
+        _criterion("episodes", episodes, value("criteria_min_episodes"), format_count),
     ]
     if runs > 0:
-        name = f"eval ≥{short_percent(rate)}" if math.isfinite(rate) else "evaluation"
-        found.append(_criterion(name, value("eval_success_streak"), runs, count))
+        name = f"eval ≥{format_short_percent(rate)}" if math.isfinite(rate) else "evaluation"
+        found.append(_criterion(name, value("eval_success_streak"), runs, format_count))
     if value("patience") > 0:
-        patience = _criterion("patience", episodes, value("patience"), count)
+        patience = _criterion("patience", episodes, value("patience"), format_count)
         # Never marked as met: when patience runs out, the advance is forced.
         mark = ("!", "bold yellow") if patience.met else ("", "")
         found.append(patience._replace(met=None, mark=mark))
@@ -138,7 +138,7 @@ def _limit(fields: dict) -> tuple[str, float]:
 def _value(fields: dict) -> tuple[float, Callable[[float], str]]:
     """Returns the measured value and its formatter."""
     return next(
-        ((fields[kind], text) for kind, text in MEASURED.items() if kind in fields), (math.nan, count)
+        ((fields[kind], text) for kind, text in MEASURED.items() if kind in fields), (math.nan, format_count)
     )
 
 
@@ -156,7 +156,7 @@ def _measured(fields: dict) -> Criterion:
         limit=f"{LIMITS[kind]} {text(limit)}",
         met=met == 1,
         interval=f"{text(low).removesuffix(' %')}–{text(high)}" if sure else "",
-        lack="" if met == 1 else _lack(fields, text),
+        shortfall="" if met == 1 else _lack(fields, text),
     )
 
 
@@ -205,7 +205,7 @@ def _table(conditions: list[Criterion]) -> Table:
         mark = MARKS[item.met] if item.mark is None else item.mark
         table.add_row(item.name, item.value, item.limit, Text(*mark))
         if item.interval:
-            table.add_row(f" {item.interval}", "needs" if item.lack else "", item.lack, "")
+            table.add_row(f" {item.interval}", "needs" if item.shortfall else "", item.shortfall, "")
     return table
 
 
@@ -214,7 +214,9 @@ def _transitions(view: RunView, width: int) -> Text | None:
     for key, label, style in TRANSITIONS:
         times = view.value(f"curriculum/{key}")
         if math.isfinite(times):
-            found.append(Text.assemble((f"{label} ", "dim"), (count(times), style if times else "bold")))
+            found.append(
+                Text.assemble((f"{label} ", "dim"), (format_count(times), style if times else "bold"))
+            )
     if sum(text.cell_len + 2 for text in found) - 2 > width:
         # Advances also show in the phase's number.
         found = found[1:]
@@ -235,6 +237,8 @@ def _facts(view: RunView) -> list[tuple[str, float | int | str]]:
     ]
     others = [(name, text(value)) for name, value, text in measurements if math.isfinite(value)]
     shares = [
-        (name, short_percent(view.value(f"curriculum/{key}"))) for key, name in rates.items() if key in given
+        (name, format_short_percent(view.value(f"curriculum/{key}")))
+        for key, name in rates.items()
+        if key in given
     ]
     return [*shares, *others, *((name, value) for name, value in given.items() if name not in rates)]

@@ -10,11 +10,11 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from jaxmarl_echelon.tracking.formats import clock, count
-from jaxmarl_echelon.tracking.panels.curriculum import curriculum
-from jaxmarl_echelon.tracking.panels.parts import ACCENT, ends, meter, numbers, panel
-from jaxmarl_echelon.tracking.panels.pool import pool
-from jaxmarl_echelon.tracking.panels.results import evaluation, training
+from jaxmarl_echelon.tracking.formats import format_clock, format_count
+from jaxmarl_echelon.tracking.panels.curriculum import draw_curriculum
+from jaxmarl_echelon.tracking.panels.parts import ACCENT, align_ends, draw_meter, draw_panel, list_numbers
+from jaxmarl_echelon.tracking.panels.pool import draw_pool
+from jaxmarl_echelon.tracking.panels.results import draw_evaluations, draw_training
 from jaxmarl_echelon.tracking.view import RunView
 
 HEADER_HEIGHT = 5
@@ -25,29 +25,29 @@ MIDDLE_PANEL_WIDTH = 32
 TRANSITION = re.compile(r"phase (\d+) -> (\d+)")
 
 
-def frame(view: RunView, width: int, height: int, now: float, running: bool = True) -> Layout:
+def compose_dashboard(view: RunView, width: int, height: int, now: float, running: bool = True) -> Layout:
     """Composes the dashboard for a terminal of `width` times `height` cells.
 
     Rows of panels that do not fit are omitted, lowest first. The curriculum is in the row of training and
     evaluation if three panels fit, else in the bottom row.
     """
-    rows = [Layout(header(view, width - 4, now, running), name="header", size=HEADER_HEIGHT)]
+    rows = [Layout(draw_header(view, width - 4, now, running), name="header", size=HEADER_HEIGHT)]
     left = height - HEADER_HEIGHT
     beside = bool(view.section("curriculum/")) and width >= 3 * MIDDLE_PANEL_WIDTH
     if left >= BOTTOM_LEAST:
         middle = _middle_height(view, left)
-        drawn = [training, evaluation, *([curriculum] if beside else [])]
+        drawn = [draw_training, draw_evaluations, *([draw_curriculum] if beside else [])]
         inner = width // len(drawn) - 4
         rows.append(_row("middle", [draw(view, inner, middle - 2) for draw in drawn], middle))
         left -= middle
     if left >= BOTTOM_LEAST:
-        rows.append(_row("bottom", bottom(view, width, left - 2, not beside), left))
+        rows.append(_row("bottom", draw_bottom_row(view, width, left - 2, not beside), left))
     picture = Layout()
     picture.split_column(*rows)
     return picture
 
 
-def header(view: RunView, width: int, now: float, running: bool) -> Panel:
+def draw_header(view: RunView, width: int, now: float, running: bool) -> Panel:
     """Draws the header: run, progress bar, speed and times."""
     pace = view.pace
     compiling = view.first_update is None and "time/compile_seconds" not in view.latest
@@ -59,14 +59,14 @@ def header(view: RunView, width: int, now: float, running: bool) -> Panel:
     )
     title.truncate(width - 22, overflow="ellipsis")
     lines = Group(
-        ends(title, Text.assemble(state, "  ", clock(now - view.started))),
-        meter(pace.fraction, pulse=running and compiling),
+        align_ends(title, Text.assemble(state, "  ", format_clock(now - view.started))),
+        draw_meter(pace.fraction, pulse=running and compiling),
         _facts(view, now, width),
     )
     return Panel(lines, title="[bold]jaxmarl_echelon[/]", border_style=ACCENT, box=box.ROUNDED)
 
 
-def bottom(view: RunView, width: int, height: int, with_curriculum: bool) -> list[Panel]:
+def draw_bottom_row(view: RunView, width: int, height: int, with_curriculum: bool) -> list[Panel]:
     """Draws the panels of the last row, as many as fit.
 
     In order: curriculum, opponent pool, the environment's measures, losses, reward components (largest
@@ -81,25 +81,25 @@ def bottom(view: RunView, width: int, height: int, with_curriculum: bool) -> lis
         ("losses", view.losses()),
         ("reward", rewards),
     ]
-    panels = [panel(title, numbers(values, height)) for title, values in found if values]
+    panels = [draw_panel(title, list_numbers(values, height)) for title, values in found if values]
     if view.entries:
-        panels.insert(0, pool(view, width // min(len(panels) + 2, room + 1) - 4, height))
+        panels.insert(0, draw_pool(view, width // min(len(panels) + 2, room + 1) - 4, height))
     if with_curriculum and view.section("curriculum/") and room:
-        panels.insert(0, curriculum(view, width // min(len(panels) + 2, room + 1) - 4, height))
-    return [*panels[:room], events(view, height)]
+        panels.insert(0, draw_curriculum(view, width // min(len(panels) + 2, room + 1) - 4, height))
+    return [*panels[:room], draw_events(view, height)]
 
 
-def events(view: RunView, height: int) -> Panel:
+def draw_events(view: RunView, height: int) -> Panel:
     """Draws the newest events, newest first."""
     if not view.events:
-        return panel("events", Text("none yet", style="dim"))
-    shown = [(count(step), text) for step, text in list(view.events)[::-1][: max(height, 0)]]
+        return draw_panel("events", Text("none yet", style="dim"))
+    shown = [(format_count(step), text) for step, text in list(view.events)[::-1][: max(height, 0)]]
     table = Table.grid(expand=True, padding=(0, 1))
     table.add_column(style="dim", justify="right", no_wrap=True)
     table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
     for step, text in shown:
         table.add_row(step, Text(text, style=event_style(text)))
-    return panel("events", table)
+    return draw_panel("events", table)
 
 
 def event_style(text: str) -> str:
@@ -126,14 +126,14 @@ def _middle_height(view: RunView, left: int) -> int:
 
 def _facts(view: RunView, now: float, width: int) -> Table:
     pace = view.pace
-    steps = Text.assemble((count(pace.step), "bold"), f" / {count(pace.total)} steps")
-    speed = Text.assemble((count(view.speed), "bold"), " steps/s")
+    steps = Text.assemble((format_count(pace.step), "bold"), f" / {format_count(pace.total)} steps")
+    speed = Text.assemble((format_count(view.speed), "bold"), " steps/s")
     times = [("compile", view.value("time/compile_seconds"))]
     if view.first_update is not None and width > 66:
         times.append(("run", now - view.first_update))
     times.append(("ETA", pace.remaining(now)))
-    right = Text(" · ").join(Text.assemble((f"{name} ", "dim"), clock(value)) for name, value in times)
-    return ends(Text.assemble(steps, ("  ·  " if width > 80 else " · "), speed), right)
+    right = Text(" · ").join(Text.assemble((f"{name} ", "dim"), format_clock(value)) for name, value in times)
+    return align_ends(Text.assemble(steps, ("  ·  " if width > 80 else " · "), speed), right)
 
 
 def _row(name: str, panels: Sequence[Panel], size: int) -> Layout:

@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from jaxmarl_echelon.tracking.formats import bar, number, percent, short_percent
+from jaxmarl_echelon.tracking.formats import draw_bar, format_number, format_percent, format_short_percent
 
 OUTCOME_COLOURS = {
     "target_crash": "green",
@@ -26,14 +26,14 @@ ACCENT = "cyan"
 NAME_WIDTH = 16
 
 
-def panel(title: str, content: RenderableType) -> Panel:
+def draw_panel(title: str, content: RenderableType) -> Panel:
     """Draws a frame with a left-aligned title."""
     return Panel(
         content, title=f"[bold]{title}[/]", title_align="left", border_style="grey50", box=box.ROUNDED
     )
 
 
-def ends(left: Text, right: Text) -> Table:
+def align_ends(left: Text, right: Text) -> Table:
     """Arranges two texts in one line, left- and right-aligned."""
     line = Table.grid(expand=True)
     line.add_column(ratio=1, no_wrap=True)
@@ -42,7 +42,7 @@ def ends(left: Text, right: Text) -> Table:
     return line
 
 
-def meter(fraction: float, pulse: bool = False) -> Table:
+def draw_meter(fraction: float, pulse: bool = False) -> Table:
     """Draws a bar of full width, followed by its percentage."""
     line = Table.grid(expand=True, padding=(0, 1))
     line.add_column(ratio=1)
@@ -51,20 +51,20 @@ def meter(fraction: float, pulse: bool = False) -> Table:
         ProgressBar(
             total=1.0, completed=fraction, pulse=pulse, complete_style=ACCENT, finished_style="green"
         ),
-        Text(percent(fraction), style="bold"),
+        Text(format_percent(fraction), style="bold"),
     )
     return line
 
 
-def share(fraction: float, good: bool | None) -> Text:
+def colour_share(fraction: float, good: bool | None) -> Text:
     """Formats a percentage, coloured by thresholds of 1/2 and 1/4; `good`: whether higher is better."""
     if good is None or not math.isfinite(fraction):
-        return Text(percent(fraction), style="bold")
+        return Text(format_percent(fraction), style="bold")
     if good:
         colour = "green" if fraction >= 0.5 else "yellow" if fraction >= 0.25 else "red"
     else:
         colour = "red" if fraction >= 0.5 else "yellow" if fraction >= 0.25 else "green"
-    return Text(percent(fraction), style=f"bold {colour}")
+    return Text(format_percent(fraction), style=f"bold {colour}")
 
 
 def outcome_colour(name: str) -> str:
@@ -84,25 +84,25 @@ def success_bars(successes: Sequence[tuple[str, float]], width: int) -> Table:
     """Draws one bar per name, coloured by its value."""
     rows = []
     for name, fraction in successes:
-        colour = share(fraction, good=True).style.removeprefix("bold").strip() or "default"
+        colour = colour_share(fraction, good=True).style.removeprefix("bold").strip() or "default"
         rows.append((name, fraction, colour, True))
     return _bars(rows, width, name_style="default")
 
 
-def stacked(outcomes: Sequence[tuple[str, float]], width: int) -> Text:
+def draw_stacked_outcomes(outcomes: Sequence[tuple[str, float]], width: int) -> Text:
     """Draws all outcomes as one stacked bar, with percentages that fit."""
     line, end, total = Text(no_wrap=True), 0, 0.0
     for name, fraction in outcomes:
         total += fraction if math.isfinite(fraction) else 0.0
         begin, end = end, min(max(round(total * width), end), width)
-        label = short_percent(fraction, digits=0)
+        label = format_short_percent(fraction, digits=0)
         size = end - begin
         text = label if len(label) <= size else ""
         line.append(text.center(size), style=f"black on {outcome_colour(name)}")
     return line
 
 
-def numbers(values: Sequence[tuple[str, float | int | str]], height: int) -> Table:
+def list_numbers(values: Sequence[tuple[str, float | int | str]], height: int) -> Table:
     """Lists names and values, one per line."""
     table = Table.grid(expand=True, padding=(0, 1))
     table.add_column(style="dim", ratio=1, no_wrap=True, overflow="ellipsis")
@@ -111,9 +111,11 @@ def numbers(values: Sequence[tuple[str, float | int | str]], height: int) -> Tab
         if isinstance(value, str):
             table.add_row(name, Text(value, style="bold"))
         elif name.endswith(("success_rate", "fraction")):
-            table.add_row(name, Text(percent(value), style="bold"))
+            table.add_row(name, Text(format_percent(value), style="bold"))
         else:
-            table.add_row(name, Text(number(value), style="bold" if math.isfinite(value) else "bold red"))
+            table.add_row(
+                name, Text(format_number(value), style="bold" if math.isfinite(value) else "bold red")
+            )
     return table
 
 
@@ -124,6 +126,6 @@ def _bars(rows: Sequence[tuple[str, float, str, bool | None]], width: int, name_
     table.add_column(no_wrap=True)
     table.add_column(width=7, justify="right", no_wrap=True)
     for name, fraction, colour, good in rows:
-        meter = Text(bar(fraction, max(width - names - 10, 4)), style=f"{colour} on grey15")
-        table.add_row(Text(name, style=name_style or colour), meter, share(fraction, good))
+        meter = Text(draw_bar(fraction, max(width - names - 10, 4)), style=f"{colour} on grey15")
+        table.add_row(Text(name, style=name_style or colour), meter, colour_share(fraction, good))
     return table

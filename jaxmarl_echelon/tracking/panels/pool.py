@@ -8,8 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxmarl_echelon.tracking.base import Values
-from jaxmarl_echelon.tracking.formats import bar, count, percent
-from jaxmarl_echelon.tracking.panels.parts import ACCENT, ends, panel
+from jaxmarl_echelon.tracking.formats import draw_bar, format_count, format_percent
+from jaxmarl_echelon.tracking.panels.parts import ACCENT, align_ends, draw_panel
 from jaxmarl_echelon.tracking.view import RunView
 
 NARROW = 44
@@ -19,7 +19,7 @@ EXPECTED = ("expected", "quality")
 PROMOTED = ("candidate", "commander")
 
 
-def pool(view: RunView, width: int, height: int) -> Panel:
+def draw_pool(view: RunView, width: int, height: int) -> Panel:
     """Draws a table of the learner and its opponents, the highest rated first.
 
     Columns: with promotions, candidate or commander; rating and uncertainty; number of games with the learner
@@ -46,11 +46,11 @@ def pool(view: RunView, width: int, height: int) -> Panel:
         cells = _cells(row)
         table.add_row(*(cells[name] for name in head))
     size, worst = view.value("pool/size"), view.value("pool/worst_payoff")
-    facts = ends(
+    facts = align_ends(
         Text(f"{size:.0f} opponents" if math.isfinite(size) else "", style="dim"),
-        Text(f"worst score {percent(worst)}" if math.isfinite(worst) else "", style="dim"),
+        Text(f"worst score {format_percent(worst)}" if math.isfinite(worst) else "", style="dim"),
     )
-    return panel("pool", Group(table, facts))
+    return draw_panel("pool", Group(table, facts))
 
 
 def _cells(row: Values) -> dict[str, Text]:
@@ -62,12 +62,12 @@ def _cells(row: Values) -> dict[str, Text]:
         "entry": Text(str(row["name"]), style=style),
         "kind": Text(str(row["kind"]) if row["kind"] in PROMOTED else "", style="dim"),
         "rating": Text(f"{float(row['mu']):.1f}±{float(row['sigma']):.1f}", style=style),
-        "games": Text("" if own else count(games)),
-        "score": Text("" if own or not math.isfinite(score) else percent(score), style=_colour(score)),
-        "share": Text("" if own else bar(float(row["share"]), BAR_WIDTH), style=f"{ACCENT} on grey15"),
+        "games": Text("" if own else format_count(games)),
+        "score": Text("" if own or not math.isfinite(score) else format_percent(score), style=_colour(score)),
+        "share": Text("" if own else draw_bar(float(row["share"]), BAR_WIDTH), style=f"{ACCENT} on grey15"),
     }
     for name in EXPECTED:
-        cells[name] = Text("" if own else percent(float(row[name])), style="dim")
+        cells[name] = Text("" if own else format_percent(float(row[name])), style="dim")
     return cells
 
 

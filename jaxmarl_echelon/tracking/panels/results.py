@@ -8,16 +8,16 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxmarl_echelon.tracking.base import Values
-from jaxmarl_echelon.tracking.formats import count, measured, number, sparkline
+from jaxmarl_echelon.tracking.formats import draw_sparkline, format_count, format_finite, format_number
 from jaxmarl_echelon.tracking.panels import parts
-from jaxmarl_echelon.tracking.panels.parts import ACCENT, share
-from jaxmarl_echelon.tracking.view import RunView, with_prefix
+from jaxmarl_echelon.tracking.panels.parts import ACCENT, colour_share
+from jaxmarl_echelon.tracking.view import RunView, select_prefix
 
 COLUMNS = ("95 %", "return", "length", "± std")
 LEAST_EVALUATIONS = 2
 
 
-def training(view: RunView, width: int, height: int) -> Panel:
+def draw_training(view: RunView, width: int, height: int) -> Panel:
     """Draws the newest training results with trends, the last episodes, and a bar per outcome."""
     table = Table.grid(expand=True, padding=(0, 1))
     table.add_column(style="dim", no_wrap=True)
@@ -25,28 +25,28 @@ def training(view: RunView, width: int, height: int) -> Panel:
     table.add_column(ratio=1, no_wrap=True)
     room = max(width - 18, 4)
     if (score := f"train/{view.score_column}") in view.latest:
-        spark = Text(sparkline(view.trend(score, room), 0.0, 1.0), style="green")
-        table.add_row(view.score, share(view.value(score), good=True), spark)
+        spark = Text(draw_sparkline(view.trend(score, room), 0.0, 1.0), style="green")
+        table.add_row(view.score, colour_share(view.value(score), good=True), spark)
     returns = [(f"train/return{role}", f"return{role}") for role, _ in view.section("train/return")]
     for key, label in (*returns, ("train/episode_length", "length")):
         if key in view.latest:
-            spark = Text(sparkline(view.trend(key, room)), style=ACCENT)
-            table.add_row(label, Text(number(view.value(key)), style="bold"), spark)
+            spark = Text(draw_sparkline(view.trend(key, room)), style=ACCENT)
+            table.add_row(label, Text(format_number(view.value(key)), style="bold"), spark)
     lines: list[RenderableType] = [table] if table.row_count else []
     if view.recent:
-        lines.append(recent_outcomes(view, width))
+        lines.append(draw_recent_outcomes(view, width))
     if not lines:
-        return parts.panel("training", Text("no episode has ended yet", style="dim"))
+        return parts.draw_panel("training", Text("no episode has ended yet", style="dim"))
     outcomes = view.outcomes()
     left = height - table.row_count - (1 if view.recent else 0)
     if outcomes and left > len(outcomes):
         lines.append(Text(""))
         left -= 1
     lines.append(parts.outcome_bars(outcomes[: max(left, 0)], view.good_outcomes, width))
-    return parts.panel("training", Group(*lines))
+    return parts.draw_panel("training", Group(*lines))
 
 
-def recent_outcomes(view: RunView, width: int) -> Text:
+def draw_recent_outcomes(view: RunView, width: int) -> Text:
     """Draws the outcomes of the newest episodes by colour, newest at the right; successes are taller."""
     line = Text("recent  ", style="dim", no_wrap=True)
     for outcome in list(view.recent)[-max(width - len(line), 1) :]:
@@ -55,25 +55,25 @@ def recent_outcomes(view: RunView, width: int) -> Text:
     return line
 
 
-def evaluation(view: RunView, width: int, height: int) -> Panel:
+def draw_evaluations(view: RunView, width: int, height: int) -> Panel:
     """Draws the last evaluations, newest first; for the last one, as space allows, outcomes and tasks.
 
     Without space for one bar per outcome, outcomes share a stacked bar; without space for all tasks, those
     with the lowest success are shown.
     """
     if not view.evaluations:
-        return parts.panel("evaluation", Text("none yet", style="dim"))
+        return parts.draw_panel("evaluation", Text("none yet", style="dim"))
     last = view.evaluations[-1][1]
     lines = _headlines(view, last, width)
     least = min(LEAST_EVALUATIONS, len(view.evaluations))
     room = height - len(lines) - 1 - least
     details: list[RenderableType] = []
-    outcomes, tasks = view.ordered(with_prefix(last, "outcome/")), with_prefix(last, "task/")
+    outcomes, tasks = view.ordered(select_prefix(last, "outcome/")), select_prefix(last, "task/")
     if outcomes and room >= len(outcomes) + len(tasks):
         details.append(parts.outcome_bars(outcomes, view.good_outcomes, width))
         room -= len(outcomes)
     elif outcomes and room > 0:
-        details.append(parts.stacked(outcomes, width))
+        details.append(parts.draw_stacked_outcomes(outcomes, width))
         room -= 1
     if tasks and room > 0:
         hardest = sorted(tasks, key=lambda item: item[1] if math.isfinite(item[1]) else 2.0)
@@ -83,22 +83,24 @@ def evaluation(view: RunView, width: int, height: int) -> Panel:
         details.append(parts.success_bars(tasks if len(tasks) <= room else hardest[:room], width))
         room -= min(len(tasks), room)
     table = _evaluations(view, width, least + max(room, 0))
-    return parts.panel("evaluation", Group(*lines, table, *details))
+    return parts.draw_panel("evaluation", Group(*lines, table, *details))
 
 
 def _headlines(view: RunView, last: Values, width: int) -> list[RenderableType]:
     lines: list[RenderableType] = []
     if view.best is not None:
         best = Text.assemble(
-            ("best ", "dim"), share(view.best[1], good=True), (f" at {count(view.best[0])}", "dim")
+            ("best ", "dim"),
+            colour_share(view.best[1], good=True),
+            (f" at {format_count(view.best[0])}", "dim"),
         )
         points = view.trend(f"eval_agg/{view.score_column}", max(width - best.cell_len - 2, 1))
-        lines.append(parts.ends(best, Text(sparkline(points, 0.0, 1.0), style="green")))
+        lines.append(parts.align_ends(best, Text(draw_sparkline(points, 0.0, 1.0), style="green")))
     if "phase_success_rate" in last:
-        phase = Text.assemble(("this phase ", "dim"), share(last["phase_success_rate"], good=True))
+        phase = Text.assemble(("this phase ", "dim"), colour_share(last["phase_success_rate"], good=True))
         episodes = float(last.get("num_episodes", math.nan))
-        number_of = f"{count(episodes)} episodes" if math.isfinite(episodes) else ""
-        lines.append(parts.ends(phase, Text(number_of, style="dim")))
+        number_of = f"{format_count(episodes)} episodes" if math.isfinite(episodes) else ""
+        lines.append(parts.align_ends(phase, Text(number_of, style="dim")))
     return lines
 
 
@@ -119,8 +121,8 @@ def _evaluation_cells(view: RunView, step: int, values: Values) -> list[Renderab
 
     mean, low, high = view.interval(values)
     return [
-        count(step),
-        share(mean, good=True),
+        format_count(step),
+        colour_share(mean, good=True),
         Text(f"{100 * low:.0f}–{100 * high:.0f}" if math.isfinite(low + high) else "-", style="dim"),
-        *(measured(value(key)) for key in ("avg_reward", "avg_episode_length", "std_reward")),
+        *(format_finite(value(key)) for key in ("avg_reward", "avg_episode_length", "std_reward")),
     ]

@@ -13,12 +13,12 @@ from algos import collectives
 from algos.types import ActionSpec, Agent, Asymmetric
 from jaxmarl_echelon.envs.base import Environment, Role, ScriptedPolicy, TimeStep
 from jaxmarl_echelon.envs.spaces import Box, Discrete, Space
-from jaxmarl_echelon.envs.trees import select
+from jaxmarl_echelon.envs.trees import select_rows
 
 PyTree = Any
 
 
-class Choice(NamedTuple):
+class RecordedDecision(NamedTuple):
     """Decision of a learner, as recorded for its update.
 
     Attributes:
@@ -36,7 +36,7 @@ class Controller(NamedTuple):
     Attributes:
       init: `(num_envs) -> memory [E]`.
       act: `(key, learner_state, memory, view, reset [E]) -> (memory, action [E, A, ...], choice)`;
-        `action` is in the role's action space, `choice` a learner's `Choice`, otherwise None.
+        `action` is in the role's action space, `choice` a learner's `RecordedDecision`, otherwise None.
       policy: name of the policy whose state it acts with; None for scripts.
       scored: `(num_envs) -> bool [E, A]`, the agents that an evaluation reports on; None for all.
     """
@@ -67,7 +67,7 @@ def to_space(space: Space, action: jax.Array) -> jax.Array:
     return action[..., 0] if isinstance(space, Discrete) else action
 
 
-def learner(agent: Agent, role: Role, policy: str, *, greedy: bool) -> Controller:
+def make_learner_controller(agent: Agent, role: Role, policy: str, *, greedy: bool) -> Controller:
     """Builds the controller of the learner named `policy`: sampled actions with extras, or greedy actions."""
 
     def init(num_envs):
@@ -80,20 +80,22 @@ def learner(agent: Agent, role: Role, policy: str, *, greedy: bool) -> Controlle
             action, carry = agent.greedy(state, view.time.obs[role.name], carry, reset, mask)
             extras = None
         else:
-            obs = observed(agent, view.time, role.name)
-            action, carry, extras = agent.act(state, collectives.fold(key), obs, carry, reset, mask)
-        return carry, to_space(role.action, action), Choice(action, extras)
+            obs = learner_observations(agent, view.time, role.name)
+            action, carry, extras = agent.act(
+                state, collectives.fold_shard_into_key(key), obs, carry, reset, mask
+            )
+        return carry, to_space(role.action, action), RecordedDecision(action, extras)
 
     return Controller(init, act, policy)
 
 
-def observed(agent: Agent, time: TimeStep, role: str) -> PyTree:
+def learner_observations(agent: Agent, time: TimeStep, role: str) -> PyTree:
     """Returns a role's observations for its learner, with `critic_obs` if the critic has its own."""
     obs = time.obs[role]
     return Asymmetric(obs, time.critic_obs[role]) if agent.asymmetric else obs
 
 
-def script(policy: ScriptedPolicy) -> Controller:
+def make_script_controller(policy: ScriptedPolicy) -> Controller:
     """Builds the controller of a scripted policy, vmapped over E; its memory is reset with each episode.
 
     In turn-based games it decides for the acting seat.
@@ -105,8 +107,8 @@ def script(policy: ScriptedPolicy) -> Controller:
 
     def act(key, state, memory, view, reset):
         del state
-        memory = select(reset, init(reset.shape[0]), memory)
-        keys = collectives.split(key, reset.shape[0])
+        memory = select_rows(reset, init(reset.shape[0]), memory)
+        keys = collectives.split_key_over_shards(key, reset.shape[0])
         memory, action = jax.vmap(policy.act)(keys, memory, view.env, view.params)
         if view.seat is not None:
             action = jnp.take_along_axis(action, view.seat.reshape((-1,) + (1,) * (action.ndim - 1)), axis=1)
@@ -115,7 +117,7 @@ def script(policy: ScriptedPolicy) -> Controller:
     return Controller(init, act)
 
 
-def one_of(options: Sequence[Controller], index: jax.Array) -> Controller:
+def switch_controller(options: Sequence[Controller], index: jax.Array) -> Controller:
     """Builds a controller that switches to the option of traced `index`: one program for all options.
 
     All options receive the same policy state, so that at most one of them may use a policy.
@@ -134,7 +136,7 @@ def one_of(options: Sequence[Controller], index: jax.Array) -> Controller:
     return Controller(init, act, next((option.policy for option in options if option.policy), None))
 
 
-def against(mine: Controller, other: Controller, seats: int) -> Controller:
+def play_one_seat_against(mine: Controller, other: Controller, seats: int) -> Controller:
     """Builds a controller of all seats of a turn-based game: `mine` plays one seat, `other` the rest.
 
     It decides for the acting seat. The seat of `mine` is the environment's index modulo N, so that it plays
@@ -142,7 +144,7 @@ def against(mine: Controller, other: Controller, seats: int) -> Controller:
     """
 
     def own(num_envs):
-        return collectives.numbers(num_envs) % seats
+        return collectives.global_indices(num_envs) % seats
 
     def scored(num_envs):
         return own(num_envs)[:, None] == jnp.arange(seats)
@@ -161,10 +163,12 @@ def against(mine: Controller, other: Controller, seats: int) -> Controller:
     return Controller(init, act, mine.policy, scored)
 
 
-def against_opponents(env: Environment, controllers: dict[str, Controller]) -> dict[str, Controller]:
+def add_env_opponents(env: Environment, controllers: dict[str, Controller]) -> dict[str, Controller]:
     """Adds the environment's opponents at the other seats to the controllers of an evaluation."""
     return controllers | {
-        role: against(controllers[role], script(find_script(env, role, name)), env.spec.turns)
+        role: play_one_seat_against(
+            controllers[role], make_script_controller(find_script(env, role, name)), env.spec.turns
+        )
         for role, name in env.opponents.items()
     }
 

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_echelon.envs.base import TimeStep
-from jaxmarl_echelon.training.acting.controllers import Choice, Controller
-from jaxmarl_echelon.training.acting.state import View
+from jaxmarl_echelon.training.acting.controllers import Controller, RecordedDecision
+from jaxmarl_echelon.training.acting.state import ControllerView
 
 PyTree = Any
 
@@ -19,20 +19,20 @@ class Decisions(NamedTuple):
     Attributes:
       memories: controller memories after the decision.
       actions: `[E, A, ...]` in the environment's spaces.
-      choices: `controllers.Choice` of learners, otherwise None.
+      choices: `controllers.RecordedDecision` of learners, otherwise None.
     """
 
     memories: dict[str, PyTree]
     actions: dict[str, jax.Array]
-    choices: dict[str, Choice | None]
+    choices: dict[str, RecordedDecision | None]
 
 
-def decide(
+def decide_for_roles(
     controllers: Mapping[str, Controller],
     policies: Mapping[str, PyTree],
     keys: jax.Array,
     memories: Mapping[str, PyTree],
-    view: View,
+    view: ControllerView,
     reset: jax.Array,
 ) -> Decisions:
     """Calls every role's controller once.
@@ -53,7 +53,7 @@ def decide(
     return result
 
 
-class Due(NamedTuple):
+class ActingSeat(NamedTuple):
     """Acting seat of a turn-based game in each of E environments, as if it were its role's only agent.
 
     Attributes:
@@ -61,7 +61,7 @@ class Due(NamedTuple):
       reset: `[E]` bool; this is the seat's first ply of the game.
     """
 
-    view: View
+    view: ControllerView
     reset: jax.Array
 
     @property
@@ -70,13 +70,15 @@ class Due(NamedTuple):
         return self.view.seat
 
 
-def show_due_seat(view: View, length: jax.Array, seats: int) -> Due:
+def show_due_seat(view: ControllerView, length: jax.Array, seats: int) -> ActingSeat:
     """Restricts a view to the acting seats, in games of N seats after `length [E]` plies."""
     seat = length % seats
-    return Due(View(view.env, view.params, take_seat(view.time, seat), seat), length < seats)
+    return ActingSeat(
+        ControllerView(view.env, view.params, select_seat(view.time, seat), seat), length < seats
+    )
 
 
-def take_seat(time: TimeStep, seat: jax.Array) -> TimeStep:
+def select_seat(time: TimeStep, seat: jax.Array) -> TimeStep:
     """Selects the agent at index `seat [E]` of time steps `[E]`; the result has one agent per role."""
 
     def one(x):
@@ -92,8 +94,13 @@ def repeat_for_seats(memory: PyTree, seats: int) -> PyTree:
 
 
 def act_in_turn(
-    controller: Controller, key: jax.Array, policy: PyTree, memories: PyTree, now: Due, place: jax.Array
-) -> tuple[PyTree, jax.Array, Choice | None]:
+    controller: Controller,
+    key: jax.Array,
+    policy: PyTree,
+    memories: PyTree,
+    now: ActingSeat,
+    place: jax.Array,
+) -> tuple[PyTree, jax.Array, RecordedDecision | None]:
     """Calls a controller for the acting seat; the memories of other seats do not change.
 
     Args:
@@ -120,11 +127,11 @@ def decide_in_turn(
     policies: Mapping[str, PyTree],
     keys: jax.Array,
     memories: Mapping[str, PyTree],
-    now: Due,
+    now: ActingSeat,
     place: jax.Array,
     seats: int,
 ) -> Decisions:
-    """Calls every role's controller for the acting seat; arguments as for `decide` and `act_in_turn`."""
+    """Calls every role's controller for the acting seat; see `decide_for_roles` and `act_in_turn`."""
     result = Decisions({}, {}, {})
     for key, (role, controller) in zip(keys, sorted(controllers.items()), strict=True):
         result.memories[role], action, result.choices[role] = act_in_turn(

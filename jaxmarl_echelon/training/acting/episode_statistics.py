@@ -9,12 +9,12 @@ from algos import collectives
 from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.base import EnvSpec
 from jaxmarl_echelon.envs.episodes import Finished
-from jaxmarl_echelon.envs.trees import masked_mean
+from jaxmarl_echelon.envs.trees import mean_where
 from jaxmarl_echelon.training.acting.state import Recent
 from physics.sparse_batch import locate_active
 
 
-def columns(spec: EnvSpec) -> tuple[str, ...]:
+def recent_columns(spec: EnvSpec) -> tuple[str, ...]:
     """Returns the names of the ring's columns.
 
     Columns are the return per role, the length, codes, and for every other result `NAME` its term in the
@@ -22,14 +22,14 @@ def columns(spec: EnvSpec) -> tuple[str, ...]:
     term in the denominator.
     """
     names = [f"return/{role.name}" for role in spec.roles] + ["length"]
-    for result in results_lib.kept(spec.results):
+    for result in results_lib.stored_results(spec.results):
         names.append(result.name)
         if _weighted(result):
             names.append(f"{result.name}/weight")
     return tuple(names)
 
 
-class Ended(NamedTuple):
+class SelectedEpisodes(NamedTuple):
     """First or newest finished episodes `[M]` of all shards, in order of decision and environment.
 
     Attributes:
@@ -45,13 +45,13 @@ class Ended(NamedTuple):
     environments: int
 
 
-def ended(finished: Finished, most: int, *, newest: bool) -> Ended:
+def select_finished(finished: Finished, most: int, *, newest: bool) -> SelectedEpisodes:
     """Selects the first or newest `most` (at most T times E) finished episodes of a rollout `[T, E]`.
 
     They are located by their ranks among the finished episodes, so that no column is read as a whole.
     """
     mine, here = finished.mask.shape[1], finished.mask.size
-    environments = mine * collectives.size()
+    environments = mine * collectives.num_shards()
     mask = finished.mask.reshape(-1)
     number = jnp.sum(mask, dtype=jnp.int32)
     wanted = jnp.arange(min(most, here), dtype=jnp.int32)
@@ -59,25 +59,29 @@ def ended(finished: Finished, most: int, *, newest: bool) -> Ended:
     row = jnp.where(ranks < number, locate_active(mask, ranks), 0)
     chosen = jax.tree.map(lambda x: x[row // mine, row % mine], finished)
     chosen = chosen.replace(mask=ranks < number)
-    place = row // mine * environments + collectives.index() * mine + row % mine
-    if collectives.size() == 1:
-        return Ended(chosen, place, number, environments)
+    place = row // mine * environments + collectives.shard_index() * mine + row % mine
+    if collectives.num_shards() == 1:
+        return SelectedEpisodes(chosen, place, number, environments)
 
-    everywhere = jax.tree.map(lambda x: x.reshape((-1,) + x.shape[2:]), collectives.stack((chosen, place)))
+    everywhere = jax.tree.map(
+        lambda x: x.reshape((-1,) + x.shape[2:]), collectives.stack_shards((chosen, place))
+    )
     found, places = everywhere
     order = jnp.argsort(jnp.where(found.mask, places, jnp.iinfo(jnp.int32).max))
     surplus = jnp.maximum(jnp.sum(found.mask) - wanted.size, 0) if newest else 0
     picked = order[surplus + wanted]
-    return Ended(*jax.tree.map(lambda x: x[picked], everywhere), collectives.sum(number), environments)
+    return SelectedEpisodes(
+        *jax.tree.map(lambda x: x[picked], everywhere), collectives.sum_over_shards(number), environments
+    )
 
 
-def recent_init(spec: EnvSpec, window: int) -> Recent:
+def init_recent(spec: EnvSpec, window: int) -> Recent:
     """Returns an empty ring for `window` episodes."""
-    values = jnp.zeros((window, len(columns(spec))), jnp.float32)
+    values = jnp.zeros((window, len(recent_columns(spec))), jnp.float32)
     return Recent(values=values, count=jnp.int32(0), cursor=jnp.int32(0))
 
 
-def recent_add(recent: Recent, finished: Finished, spec: EnvSpec) -> Recent:
+def add_recent(recent: Recent, finished: Finished, spec: EnvSpec) -> Recent:
     """Writes finished episodes, with any leading axes, into the ring in order.
 
     Only the last W are written, so that scatter indices are unique.
@@ -89,7 +93,9 @@ def recent_add(recent: Recent, finished: Finished, spec: EnvSpec) -> Recent:
     keep = mask & (total - rank <= window)
     place = jnp.where(keep, (recent.cursor + rank) % window, window)
     row = _row(finished, spec)
-    rows = jnp.stack([row[name].reshape(mask.shape).astype(jnp.float32) for name in columns(spec)], axis=-1)
+    rows = jnp.stack(
+        [row[name].reshape(mask.shape).astype(jnp.float32) for name in recent_columns(spec)], axis=-1
+    )
     return Recent(
         values=recent.values.at[place].set(rows, mode="drop"),
         count=jnp.minimum(recent.count + total, jnp.int32(2**30)),
@@ -103,15 +109,15 @@ def recent_metrics(recent: Recent, spec: EnvSpec, learners: tuple[str, ...]) -> 
     Returns are averaged over episodes with at least one present agent of the role; weighted results are
     ratios of sums. Results that are reported by the labels of a code have a scalar per label.
     """
-    ring = dict(zip(columns(spec), recent.values.T, strict=True))
+    ring = dict(zip(recent_columns(spec), recent.values.T, strict=True))
     filled = jnp.arange(recent.values.shape[0]) < recent.count
 
     def mean(values):
-        return masked_mean(values, filled & ~jnp.isnan(values))
+        return mean_where(values, filled & ~jnp.isnan(values))
 
     def average(result, values, weights):
         total, weight = (jnp.sum(jnp.where(filled, x, 0.0)) for x in (values, weights))
-        return results_lib.average(result, total, weight)
+        return results_lib.average_result(result, total, weight)
 
     metrics = {
         "train/episode_length": mean(ring["length"]),
@@ -129,14 +135,14 @@ def recent_metrics(recent: Recent, spec: EnvSpec, learners: tuple[str, ...]) -> 
                 result, ring[result.name], ring[f"{result.name}/weight"]
             )
         else:
-            metrics[f"train/{result.column}"] = mean(results_lib.read(spec.results, ring, result.name))
+            metrics[f"train/{result.column}"] = mean(results_lib.read_result(spec.results, ring, result.name))
 
     def terms(name):
-        value = results_lib.read(spec.results, ring, name)
+        value = results_lib.read_result(spec.results, ring, name)
         weight = ring[f"{name}/weight"] if _weighted(spec.result(name)) else jnp.ones_like(value)
         return tuple(jnp.where(filled, x, 0.0) for x in (value, weight))
 
-    grouped = results_lib.by_label(spec.results, ring.__getitem__, terms)
+    grouped = results_lib.averages_by_label(spec.results, ring.__getitem__, terms)
     return metrics | {f"train/{name}": value for name, value in grouped.items()}
 
 
@@ -150,7 +156,7 @@ def episode_rows(
       (indices in the rollout), `length`, `return/ROLE`, results by name (codes int32; per-agent ones as
       means over agents) and tags; NaN where no agent was present. Rows from `number` on are padding.
     """
-    finished, place, number, environments = ended(finished, rows, newest=False)
+    finished, place, number, environments = select_finished(finished, rows, newest=False)
     table = {
         "number": number,
         "step": place // environments,
@@ -158,21 +164,21 @@ def episode_rows(
         "length": finished.length,
     }
     for role in learners:
-        table[f"return/{role}"] = masked_mean(finished.episode_return[role], finished.present[role])
-    return table | shown(finished.results, finished.present, spec) | finished.tags
+        table[f"return/{role}"] = mean_where(finished.episode_return[role], finished.present[role])
+    return table | results_per_episode(finished.results, finished.present, spec) | finished.tags
 
 
-def shown(
+def results_per_episode(
     results: dict[str, jax.Array], present: dict[str, jax.Array], spec: EnvSpec
 ) -> dict[str, jax.Array]:
     """Reduces every result to one number per episode: codes unchanged, per-agent results as means."""
     found = {}
     for result in spec.results:
         if _weighted(result):
-            shares = results_lib.sums(spec.results, results, present, result.name)
-            found[result.name] = results_lib.average(result, *shares)
+            shares = results_lib.average_terms(spec.results, results, present, result.name)
+            found[result.name] = results_lib.average_result(result, *shares)
         else:
-            found[result.name] = results_lib.read(spec.results, results, result.name)
+            found[result.name] = results_lib.read_result(spec.results, results, result.name)
     return found
 
 
@@ -184,13 +190,13 @@ def _weighted(result: results_lib.Result) -> bool:
 def _row(finished: Finished, spec: EnvSpec) -> dict[str, jax.Array]:
     """Values of the ring's columns for finished episodes."""
     row = {
-        f"return/{role.name}": masked_mean(finished.episode_return[role.name], finished.present[role.name])
+        f"return/{role.name}": mean_where(finished.episode_return[role.name], finished.present[role.name])
         for role in spec.roles
     }
     row["length"] = finished.length
-    for result in results_lib.kept(spec.results):
+    for result in results_lib.stored_results(spec.results):
         if _weighted(result):
-            row[result.name], row[f"{result.name}/weight"] = results_lib.sums(
+            row[result.name], row[f"{result.name}/weight"] = results_lib.average_terms(
                 spec.results, finished.results, finished.present, result.name
             )
         else:

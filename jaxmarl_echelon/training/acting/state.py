@@ -11,7 +11,7 @@ from jaxmarl_echelon.envs.episodes import Episodes
 PyTree = Any
 
 
-class View(NamedTuple):
+class ControllerView(NamedTuple):
     """Input of a controller, batched over environments `[E]`.
 
     Attributes:

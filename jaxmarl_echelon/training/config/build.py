@@ -13,14 +13,14 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from algos.on_policy.update_sizes import Plan
+from algos.on_policy.update_sizes import UpdateSizes
 from algos.settings import AUTO, LearnerSettings
 from jaxmarl_echelon.envs import contract
 from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.selfplay.credit import TransformSettings
 from jaxmarl_echelon.selfplay.settings import PoolSettings
 from jaxmarl_echelon.training.config import input_files, role_assignment
-from jaxmarl_echelon.training.config.run_config import SIZES, RunConfig, require_sizes
+from jaxmarl_echelon.training.config.run_config import SIZES, RunConfig, require_run_sizes
 
 BUILT = ("env", "algo", "algos", "curriculum", "controllers", "pool", "transforms")
 ELSEWHERE = (
@@ -42,13 +42,13 @@ TASK = ("env", "reward", "curriculum")
 PRECISIONS = ("float32", "bf16")
 
 
-def plans(config: RunConfig) -> dict[str, Plan]:
-    """Returns the `Plan` of every learner that has one, by role name."""
+def update_sizes_of_learners(config: RunConfig) -> dict[str, UpdateSizes]:
+    """Returns the `UpdateSizes` of every learner that has one, by role name."""
     found = {name: algo.plan(config.columns(name), config.num_envs) for name, algo in config.algos.items()}
     return {name: plan for name, plan in found.items() if plan is not None}
 
 
-def read(config: DictConfig, env: Environment | None = None) -> RunConfig:
+def build_run_config(config: DictConfig, env: Environment | None = None) -> RunConfig:
     """Builds the objects that a composed configuration names, the environment last.
 
     Args:
@@ -68,20 +68,20 @@ def read(config: DictConfig, env: Environment | None = None) -> RunConfig:
     shards = 1 if config.get("shards") is None else config.shards
     keys = [key for key in RunConfig.__dataclass_fields__ if key not in (*BUILT, "shards")]
     sizes = {key: config[key] for key in keys if key in config} | {"shards": shards}
-    require_sizes({key: sizes.get(key, RunConfig.__dataclass_fields__[key].default) for key in SIZES})
-    curriculum = build(config.curriculum, "curriculum", _partial_=True)
-    pool = PoolSettings() if config.get("pool") is None else build(config.pool, "pool")
+    require_run_sizes({key: sizes.get(key, RunConfig.__dataclass_fields__[key].default) for key in SIZES})
+    curriculum = instantiate_node(config.curriculum, "curriculum", _partial_=True)
+    pool = PoolSettings() if config.get("pool") is None else instantiate_node(config.pool, "pool")
     chosen = config.get("transforms")
-    transforms = TransformSettings() if chosen is None else build(chosen, "transforms")
+    transforms = TransformSettings() if chosen is None else instantiate_node(chosen, "transforms")
     if AUTO not in config.algo.values():  # sizes that depend on the environment
-        build(config.algo, "algo")  # reports errors before minutes are spent on an environment
+        instantiate_node(config.algo, "algo")  # reports errors before minutes are spent on an environment
     env = _build_env(config) if env is None else env
     contract.require_spec(env)
     controllers = OmegaConf.to_container(config.controllers) or {}
-    acting = role_assignment.of_roles(env, controllers)
-    learning = (role for role, name in acting.items() if role_assignment.learns(role, name))
-    agents = {role: role_assignment.share(env, acting, role, pool) for role in learning}
-    algo = build(_sized(config.algo, config.num_envs, next(iter(agents.values()), None)), "algo")
+    acting = role_assignment.assign_roles(env, controllers)
+    learning = (role for role, name in acting.items() if role_assignment.has_learner(role, name))
+    agents = {role: role_assignment.agents_per_learner(env, acting, role, pool) for role in learning}
+    algo = instantiate_node(_sized(config.algo, config.num_envs, next(iter(agents.values()), None)), "algo")
     _require("algo", config.algo, algo, "make")
     return RunConfig(
         env=env,
@@ -100,21 +100,21 @@ def _build_env(config: DictConfig) -> Environment:
     """Builds the environment with its reward."""
     arguments = {}
     if config.get("reward") is not None:
-        arguments["reward"] = build(config.reward, "reward")
+        arguments["reward"] = instantiate_node(config.reward, "reward")
     # A partial, because Hydra converts objects among the arguments to configurations.
-    make = build(config.env, "env", _partial_=True)
-    with misfits_named("env"):
+    make = instantiate_node(config.env, "env", _partial_=True)
+    with report_type_errors("env"):
         env = make(**arguments)
     _require("env", config.env, env, "spec")
     return env
 
 
-def saved(metadata: Mapping[str, Any]) -> DictConfig:
-    """Reads the configuration from a checkpoint's metadata, as input of `read`; refuses unknown keys.
+def read_saved_config(metadata: Mapping[str, Any]) -> DictConfig:
+    """Reads the configuration in a checkpoint's metadata for `build_run_config`; refuses unknown keys.
 
-    Files that have moved with their project get their current names, see `files.located`.
+    Files that have moved with their project get their current names, see `files.relocate_files`.
     """
-    plain = input_files.located(metadata["config"])
+    plain = input_files.relocate_files(metadata["config"])
     config = OmegaConf.create(PLACE | {k: v for k, v in plain.items() if k != "choices"})
     # Saved configurations are resolved; restore the interpolation, so that overriding `precision` works.
     for node in (config.algo, *(config.get("algos") or {}).values()):
@@ -129,7 +129,7 @@ def _read_algos(config: DictConfig, agents: Mapping[str, Fraction]) -> dict[str,
     result = {}
     for role, node in (config.get("algos") or {}).items():
         whole = node if "_target_" in node else OmegaConf.merge(config.algo, node)
-        result[role] = build(_sized(whole, config.num_envs, agents.get(role)), f"algos.{role}")
+        result[role] = instantiate_node(_sized(whole, config.num_envs, agents.get(role)), f"algos.{role}")
     return result
 
 
@@ -138,7 +138,9 @@ def _sized(node: DictConfig, num_envs: int, agents: Fraction | None) -> DictConf
     kind = _target(node)
     if agents is None or not isinstance(kind, type) or not issubclass(kind, LearnerSettings):
         return node
-    return OmegaConf.merge(node, kind.sized(OmegaConf.to_container(node, resolve=True), num_envs, agents))
+    return OmegaConf.merge(
+        node, kind.derive_sizes(OmegaConf.to_container(node, resolve=True), num_envs, agents)
+    )
 
 
 def _target(node: DictConfig) -> Any:
@@ -181,7 +183,7 @@ def _require(where: str, node: DictConfig, built: Any, needed: str) -> None:
 
 
 @contextmanager
-def misfits_named(where: str):
+def report_type_errors(where: str):
     """Converts a constructor's TypeError or AttributeError into a one-line ValueError."""
     try:
         yield
@@ -199,7 +201,7 @@ def _refuse_infinities(values: Any, path: str = "") -> None:
         raise ValueError(f"{path}={values}: must be a finite number, or null where that is allowed")
 
 
-def changed(config: DictConfig, changes: Mapping[str, Any]) -> DictConfig:
+def change_settings(config: DictConfig, changes: Mapping[str, Any]) -> DictConfig:
     """Copies a configuration with changed values, by dotted key."""
     own = OmegaConf.create(OmegaConf.to_container(config))
     for key, value in changes.items():
@@ -219,7 +221,7 @@ def same_arrays(ours: Any, theirs: Any) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (ours, theirs)), strict=True))
 
 
-def build(node: DictConfig, where: str, **arguments):
+def instantiate_node(node: DictConfig, where: str, **arguments):
     """Instantiates a node with a `_target_`; unwraps Hydra's exception into a ValueError."""
     try:
         return instantiate(node, **arguments, _convert_="all")

@@ -31,12 +31,12 @@ Digests = dict[str, str]
 Files = dict[str, Digests]
 
 
-def of(metadata: Mapping[str, Any]) -> Files:
+def files_in_metadata(metadata: Mapping[str, Any]) -> Files:
     """Files that a run has read, from its checkpoint's metadata; empty in checkpoints without `KEY`."""
     return dict(metadata["config"].get(KEY) or {})
 
 
-def read_by(config: RunConfig, *, learning: bool = True) -> Files:
+def hash_input_files(config: RunConfig, *, learning: bool = True) -> Files:
     """Returns the digests of all files that a run reads, by absolute path of the file or folder it names.
 
     Args:
@@ -62,7 +62,7 @@ def split_role(path: str, roles: Iterable[str]) -> tuple[str, str | None]:
 
 def _run_digests(name: str) -> Digests:
     """Digest of the metadata of a run's best checkpoint."""
-    folder = checkpoints.find(name, "best_eval")
+    folder = checkpoints.find_checkpoint(name, "best_eval")
     place = os.path.relpath(folder, os.path.realpath(name))
     return {os.path.join(place, checkpoints.METADATA): _digest(folder / checkpoints.METADATA)}
 
@@ -92,7 +92,7 @@ def _digest(path: str | Path) -> str:
         return ""
 
 
-def named_absolutely(resolved: Mapping[str, Any], files: Files) -> dict[str, Any]:
+def with_absolute_paths(resolved: Mapping[str, Any], files: Files) -> dict[str, Any]:
     """Returns a configuration as plain data, with absolute paths and digests of the files that were read."""
 
     def absolute(name: str) -> str:
@@ -102,7 +102,7 @@ def named_absolutely(resolved: Mapping[str, Any], files: Files) -> dict[str, Any
     return {**_renamed(resolved, absolute), KEY: files}
 
 
-def located(config: Mapping[str, Any]) -> dict[str, Any]:
+def relocate_files(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a saved configuration without `KEY`, with current paths of files that moved with a project."""
     files = config.get(KEY) or {}
     moved = {name: _moved(name, digests) for name, digests in files.items()}
@@ -151,7 +151,7 @@ def _with_name(value: str, rename: Callable[[str], str]) -> str:
     return kind + (rename(stem) + at + role if at else name)
 
 
-def named(config: Mapping[str, Any], key: str) -> set[str]:
+def files_under_key(config: Mapping[str, Any], key: str) -> set[str]:
     """Returns absolute paths of all files that the value of a dotted key may name."""
     value: Any = config
     for part in key.split("."):
@@ -166,10 +166,10 @@ def named(config: Mapping[str, Any], key: str) -> set[str]:
     return found
 
 
-def same(old: Any, new: Any, files: Mapping[str, Digests]) -> bool:
+def same_files(old: Any, new: Any, files: Mapping[str, Digests]) -> bool:
     """Whether two values of a setting name the same file: the same path, or the contents that `old` had."""
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        return all(one == other or same(one, other, files) for one, other in zip(old, new, strict=True))
+        return all(one == other or same_files(one, other, files) for one, other in zip(old, new, strict=True))
     if not (isinstance(old, str) and isinstance(new, str)) or old.startswith(FROZEN) != new.startswith(
         FROZEN
     ):
@@ -180,14 +180,14 @@ def same(old: Any, new: Any, files: Mapping[str, Digests]) -> bool:
 
 
 def _one(old: str, new: str, files: Mapping[str, Digests]) -> bool:
-    """As `same`, for two plain paths."""
+    """As `same_files`, for two plain paths."""
     if not os.path.exists(new):
         return False
     old, new = os.path.abspath(old), os.path.abspath(new)
     return old == new or (old in files and _holds(new, files[old]))
 
 
-def held(config: RunConfig) -> set[str]:
+def policy_runs_in_state(config: RunConfig) -> set[str]:
     """Returns absolute paths of the runs whose policies are stored in this run's state."""
     roles = [role.name for role in config.env.spec.roles]
     runs = [name.removeprefix(FROZEN) for name in config.controllers.values() if name.startswith(FROZEN)]
@@ -195,7 +195,7 @@ def held(config: RunConfig) -> set[str]:
     return {os.path.abspath(split_role(name, roles)[0]) for name in runs}
 
 
-def require_same(
+def require_unchanged_files(
     before: Mapping[str, Digests], now: Mapping[str, Digests], whose: str | Path, held: Iterable[str] = ()
 ) -> None:
     """Checks that a run's input files have not changed since it read them.
@@ -209,14 +209,16 @@ def require_same(
     Raises:
       CheckpointError: one line that names the first file that differs.
     """
-    for name, place, how in changes(before, now):
+    for name, place, how in find_file_changes(before, now):
         line = f"{os.path.normpath(os.path.join(_base(name), place))} {how} since {whose} read it"
         if name not in held:
             raise checkpoints.CheckpointError(f"{line}; the run needs the original")
         print(f"{line}; the policy is taken from the checkpoint", file=sys.stderr)
 
 
-def changes(before: Mapping[str, Digests], now: Mapping[str, Digests]) -> Iterator[tuple[str, str, str]]:
+def find_file_changes(
+    before: Mapping[str, Digests], now: Mapping[str, Digests]
+) -> Iterator[tuple[str, str, str]]:
     """Yields name, path and kind of change of the first changed file of each name."""
     for name in sorted(before.keys() & now.keys()):
         old, new = before[name], now[name]

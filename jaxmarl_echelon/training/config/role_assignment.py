@@ -13,17 +13,17 @@ LEARNERS = (LEARNER, PER_AGENT)
 Controllers = Mapping[str, str]
 
 
-def learns(role: str, controller: str) -> bool:
+def has_learner(role: str, controller: str) -> bool:
     """Whether a role has its own learner, including one that plays against a pool of its past policies."""
     return controller in LEARNERS or controller == POOL + role
 
 
-def of_roles(env: Environment, chosen: Controllers) -> dict[str, str]:
+def assign_roles(env: Environment, chosen: Controllers) -> dict[str, str]:
     """Returns the controllers of all roles: the chosen ones, else the environment's defaults."""
     return {r.name: chosen.get(r.name) or env.controllers.get(r.name, LEARNER) for r in env.spec.roles}
 
 
-def checked(env: Environment, given: Controllers) -> dict[str, str]:
+def check_controllers(env: Environment, given: Controllers) -> dict[str, str]:
     """Returns the checked controllers of all roles.
 
     Raises:
@@ -33,11 +33,11 @@ def checked(env: Environment, given: Controllers) -> dict[str, str]:
     for role in given:
         if role not in roles:
             raise ValueError(f"controllers.{role}: unknown role; allowed: {', '.join(roles)}")
-    chosen = of_roles(env, given)
-    if not any(learns(role, name) for role, name in chosen.items()):
+    chosen = assign_roles(env, given)
+    if not any(has_learner(role, name) for role, name in chosen.items()):
         raise ValueError(f"controllers={chosen}: at least one role must be a learner")
     for role, name in chosen.items():
-        if name.startswith((SHARED, POOL)) and not learns(role, name):
+        if name.startswith((SHARED, POOL)) and not has_learner(role, name):
             _require_owner(env, role, name, chosen)
         if name == PER_AGENT and env.spec.turns:
             raise ValueError(f"controllers.{role}={name}: turn-based games need one shared learner")
@@ -64,7 +64,7 @@ def _require_owner(env: Environment, role: str, name: str, chosen: Controllers) 
         raise ValueError(f"{where}: the critics of {role} and {owner} must see the same")
 
 
-def agents(env: Environment, controllers: Controllers, learner: str) -> int:
+def agents_per_policy(env: Environment, controllers: Controllers, learner: str) -> int:
     """Number of agents that share a learner's policy, over all roles; 1 if each agent has its own."""
     if controllers[learner] == PER_AGENT:
         return 1
@@ -72,10 +72,12 @@ def agents(env: Environment, controllers: Controllers, learner: str) -> int:
     return sum(env.spec.role(role).size for role in (learner, *sharing))
 
 
-def share(env: Environment, controllers: Controllers, learner: str, pool: PoolSettings) -> Fraction:
+def agents_per_learner(
+    env: Environment, controllers: Controllers, learner: str, pool: PoolSettings
+) -> Fraction:
     """Agents per environment from which a learner learns; agents of a pool's role only in mirrored games."""
     mirrored = Fraction(pool.mirrored, pool.groups)
-    total = Fraction(agents(env, controllers, learner))
+    total = Fraction(agents_per_policy(env, controllers, learner))
     for role, name in controllers.items():
         if name != POOL + learner:
             continue
@@ -86,15 +88,15 @@ def share(env: Environment, controllers: Controllers, learner: str, pool: PoolSe
     return total
 
 
-def pooled(controllers: Controllers) -> str | None:
+def find_pool_role(controllers: Controllers) -> str | None:
     """Returns the role that a pool plays; None without a pool."""
     return next((role for role, name in controllers.items() if name.startswith(POOL)), None)
 
 
-def rival(controllers: Controllers, role: str) -> str:
+def opponent_learner(controllers: Controllers, role: str) -> str:
     """Returns the learner that plays against a role's pool: the pool's own learner, or the first other."""
     owner = controllers[role].removeprefix(POOL)
-    others = (other for other, name in controllers.items() if learns(other, name) and other != owner)
+    others = (other for other, name in controllers.items() if has_learner(other, name) and other != owner)
     return owner if owner != role else next(others, owner)
 
 
@@ -106,12 +108,12 @@ def require_pool(
     Raises:
       ValueError: one line.
     """
-    role, spec = pooled(controllers), env.spec
+    role, spec = find_pool_role(controllers), env.spec
     name, turns = controllers[role], max(spec.turns, 1)
-    where, against = f"controllers.{role}={name}", rival(controllers, role)
+    where, against = f"controllers.{role}={name}", opponent_learner(controllers, role)
     if sum(other.startswith(POOL) for other in controllers.values()) > 1:
         raise ValueError(f"{where}: only one role can be played by a pool")
-    if turns == 1 and learns(role, name):
+    if turns == 1 and has_learner(role, name):
         if against == role:
             raise ValueError(f"{where}: needs another role that is a learner, to play against it")
         if pool.league:

@@ -28,7 +28,7 @@ POSITIVE = (
 SIZES = (*POSITIVE, "stagger", "seed")
 
 
-def require_sizes(values: Mapping[str, Any]) -> None:
+def require_run_sizes(values: Mapping[str, Any]) -> None:
     """Checks the values of `SIZES`, before anything that takes time is built.
 
     Raises:
@@ -101,8 +101,8 @@ class RunConfig:
     transforms: TransformSettings = field(default_factory=TransformSettings)
 
     def __post_init__(self):
-        require_sizes({key: getattr(self, key) for key in SIZES})
-        object.__setattr__(self, "controllers", role_assignment.checked(self.env, self.controllers))
+        require_run_sizes({key: getattr(self, key) for key in SIZES})
+        object.__setattr__(self, "controllers", role_assignment.check_controllers(self.env, self.controllers))
         object.__setattr__(self, "algos", self._all_algos())
         if self.pooled is not None:
             role_assignment.require_pool(self.env, self.controllers, self.pool, self.num_envs, self.shards)
@@ -115,22 +115,24 @@ class RunConfig:
     @property
     def pooled(self) -> str | None:
         """Role that a pool plays; None without a pool."""
-        return role_assignment.pooled(self.controllers)
+        return role_assignment.find_pool_role(self.controllers)
 
     @property
     def rival(self) -> str:
-        """Learner that plays against the pool; see `seating.rival`."""
-        return role_assignment.rival(self.controllers, self.pooled)
+        """Learner that plays against the pool; see `seating.opponent_learner`."""
+        return role_assignment.opponent_learner(self.controllers, self.pooled)
 
     def _all_algos(self) -> dict[str, LearnerSettings]:
         """Checks and returns the settings of all learners, by role name."""
-        learners = [role for role, name in self.controllers.items() if role_assignment.learns(role, name)]
+        learners = [
+            role for role, name in self.controllers.items() if role_assignment.has_learner(role, name)
+        ]
         for role in self.algos:
             if role not in learners:
                 raise ValueError(f"algos.{role}: not a learner of this run; learners: {', '.join(learners)}")
         chosen = {role: self.algos.get(role, self.algo) for role in learners}
         for role, algo in chosen.items():
-            if self.env.spec.role(role).critic_observation is not None and not algo.critics_apart:
+            if self.env.spec.role(role).critic_observation is not None and not algo.privileged_critics:
                 name = getattr(algo, "NAME", type(algo).__name__)
                 raise ValueError(f"algo={name}: cannot train {role}, which has privileged critics")
         lengths = {role: algo.horizon * algo.segments for role, algo in chosen.items()}
@@ -196,11 +198,13 @@ class RunConfig:
 
     def agents(self, learner: str) -> int:
         """Agents per environment of a learner's policy, or of each of its policies."""
-        return role_assignment.agents(self.env, self.controllers, learner)
+        return role_assignment.agents_per_policy(self.env, self.controllers, learner)
 
     def columns(self, learner: str) -> int:
         """Parallel agents from whose decisions a learner learns, over all environments."""
-        return int(self.num_envs * role_assignment.share(self.env, self.controllers, learner, self.pool))
+        return int(
+            self.num_envs * role_assignment.agents_per_learner(self.env, self.controllers, learner, self.pool)
+        )
 
     def seats(self, learner: str) -> int:
         """Number of seats of a turn-based game, or of roles, that a learner plays and learns from."""

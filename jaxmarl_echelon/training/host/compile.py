@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 
 from algos import compiler
-from jaxmarl_echelon.training.host.devices import ALONE, Layout, Spec
+from jaxmarl_echelon.training.host.devices import ALONE, DeviceLayout, Spec
 
 
 class Compiled(NamedTuple):
@@ -44,7 +44,7 @@ def compile_program(
     world: Any,
     updates_per_chunk: int,
     options: dict[str, str] | None = None,
-    layout: Layout = ALONE,
+    layout: DeviceLayout = ALONE,
     local: Callable | None = None,
     admit: Callable | None = None,
 ) -> Compiled:
@@ -52,7 +52,7 @@ def compile_program(
 
     Tracing is sequential, in the order in which a run needs the parts; XLA compiles each in its own
     thread, so that initialisation and the first evaluation overlap with compiling the updates. `init`,
-    which runs once, is compiled with `compiler.quick`.
+    which runs once, is compiled with `compiler.quick_compile_options`.
 
     Args:
       init: `(*arguments, world) -> state`.
@@ -85,7 +85,9 @@ def compile_program(
         admit(state, world)
     pool = ThreadPoolExecutor(max_workers=3)
     start = layout.jit(init, (*(shared for _ in arguments), all_of_it), specs, specs)
-    parts = [pool.submit(compiled, start.lower(*arguments, world), compiler.quick(layout.number))]
+    parts = [
+        pool.submit(compiled, start.lower(*arguments, world), compiler.quick_compile_options(layout.number))
+    ]
     score = layout.jit(assess, (specs, all_of_it), (shared, shared), (shared, all_of_it))
     parts.append(pool.submit(compiled, score.lower(state, world)))
     advance = layout.jit(

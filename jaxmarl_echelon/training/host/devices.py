@@ -25,7 +25,7 @@ AUTO = "auto"
 
 
 @dataclass(frozen=True)
-class Layout:
+class DeviceLayout:
     """Distribution of a run over its devices.
 
     Attributes:
@@ -37,7 +37,7 @@ class Layout:
     grouped: bool = False
 
     @classmethod
-    def over(cls, devices: Sequence[jax.Device], rows: int = 1, *, grouped: bool = False) -> "Layout":
+    def over(cls, devices: Sequence[jax.Device], rows: int = 1, *, grouped: bool = False) -> "DeviceLayout":
         """Builds the layout on these devices; the members are divided between `rows` rows of the mesh."""
         if len(devices) == 1:
             return cls(None, grouped)
@@ -102,13 +102,13 @@ class Layout:
 
         return jax.tree.map(below, specs, tree)
 
-    def everywhere(self, tree: PyTree) -> PyTree:
+    def fetch_to_host(self, tree: PyTree) -> PyTree:
         """Copies arrays, possibly on devices of other processes, to the host; all processes must call it."""
         if self.mesh is None:
             return tree
         return jax.device_get(jax.jit(lambda x: x, out_shardings=self._sharding(Spec()))(tree))
 
-    def picker(self, local: Callable) -> Callable:
+    def make_member_picker(self, local: Callable) -> Callable:
         """Builds `(state, index) -> state` of one member of a group; `local` is as for `compile_program`."""
 
         def pick(state, index):
@@ -120,7 +120,7 @@ class Layout:
         @cache
         def compiled(structure):
             marks = local(jax.tree.unflatten(structure, [False] * structure.num_leaves))
-            specs = Layout(self.mesh).specs(marks)
+            specs = DeviceLayout(self.mesh).specs(marks)
             return jax.jit(pick, out_shardings=jax.tree.map(self._sharding, specs))
 
         return lambda state, index: compiled(jax.tree.structure(state))(state, index)
@@ -143,7 +143,7 @@ class Layout:
         return NamedSharding(self.mesh, spec)
 
 
-ALONE = Layout()
+ALONE = DeviceLayout()
 
 
 def describe_devices(number: int) -> str:
@@ -164,7 +164,9 @@ def _put(x: Any, sharding: NamedSharding) -> jax.Array:
     return jax.make_array_from_callback(held.shape, sharding, lambda index: held[index])
 
 
-def choose(asked: Any, members: int = 1, shards: int | None = None, *, grouped: bool = False) -> Layout:
+def choose_layout(
+    asked: Any, members: int = 1, shards: int | None = None, *, grouped: bool = False
+) -> DeviceLayout:
     """Chooses the layout of a run.
 
     Args:
@@ -179,27 +181,27 @@ def choose(asked: Any, members: int = 1, shards: int | None = None, *, grouped: 
     """
     there = jax.devices()
     if asked is None:
-        asked = len(there) if processes.several() else 1
+        asked = len(there) if processes.has_several() else 1
     if asked == AUTO:
-        fits = [n for n in range(1, len(there) + 1) if rows(n, members, shards)]
-        asked = len(there) if processes.several() else max(fits)
+        fits = [n for n in range(1, len(there) + 1) if mesh_rows(n, members, shards)]
+        asked = len(there) if processes.has_several() else max(fits)
     if isinstance(asked, bool) or not isinstance(asked, int) or asked < 1:
         raise ValueError(f"devices={asked}: must be a whole number of at least 1, or {AUTO}")
     if asked > len(there):
         kind = there[0].platform.upper()
         raise ValueError(f"devices={asked}: more than available; this machine has {len(there)} ({kind})")
-    if processes.several() and asked != len(there):
+    if processes.has_several() and asked != len(there):
         raise ValueError(
             f"devices={asked}: must be all {len(there)} devices of the {jax.process_count()} processes"
         )
-    found = rows(asked, members, shards)
+    found = mesh_rows(asked, members, shards)
     if not found:
         runs = f", or {members} runs with them" if members > 1 else ""
         raise ValueError(f"devices={asked}: must divide the run's shards={shards}{runs}")
-    return Layout.over(there[:asked], found, grouped=grouped)
+    return DeviceLayout.over(there[:asked], found, grouped=grouped)
 
 
-def rows(devices: int, members: int, shards: int | None) -> int:
+def mesh_rows(devices: int, members: int, shards: int | None) -> int:
     """Rows of the mesh: the largest divisor of devices and members for which the shards fit the rest.
 
     Returns 0 if there is no such divisor.

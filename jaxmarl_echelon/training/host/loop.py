@@ -17,11 +17,11 @@ from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.host import memory, reference_scores, run_record, selection_score
 from jaxmarl_echelon.training.host import resume as resuming
 from jaxmarl_echelon.training.host.compile import compile_program
-from jaxmarl_echelon.training.host.devices import ALONE, Layout, describe_devices
-from jaxmarl_echelon.training.host.run_record import DivergedError, Progress, Record
-from jaxmarl_echelon.training.program.program import Program, scored_assessment
+from jaxmarl_echelon.training.host.devices import ALONE, DeviceLayout, describe_devices
+from jaxmarl_echelon.training.host.run_record import DivergedError, RunProgress, RunRecord
+from jaxmarl_echelon.training.program.program import Program, evaluation_as_in_training
 
-__all__ = ["DivergedError", "StopSignal", "train"]
+__all__ = ["DivergedError", "StopSignal", "train_run"]
 
 
 class StopSignal:
@@ -52,7 +52,7 @@ class StopSignal:
         self.requested = True
 
 
-class Runner:
+class RunLoop:
     """Base class of loops over chunks of a compiled program, to the end of a run or a stop request.
 
     Subclasses define the compiled functions and the handling of their results.
@@ -69,14 +69,14 @@ class Runner:
     program: Program
     tracker: Tracker
     folder: Path
-    layout: Layout
+    layout: DeviceLayout
 
     def functions(self) -> tuple[Callable, Callable, Callable, tuple]:
         """Returns `init`, `update`, `assess` and the arguments of `init`, see `compile_program`."""
         raise NotImplementedError
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> RunProgress:
         """Progress of the run."""
         raise NotImplementedError
 
@@ -115,9 +115,9 @@ class Runner:
 
     def run(self, resume: Path | None, stop: StopSignal, stop_after: int | None) -> dict[str, Any]:
         """Runs to the end or to a stop request; returns the summary."""
-        for line in (*self.program.env.describe(), *selection_score.describe(self.config)):
+        for line in (*self.program.env.describe(), *selection_score.describe_selection(self.config)):
             self.tracker.event(self.step, line)
-        for line in self.program.env.left_out() if processes.is_first() else ():
+        for line in self.program.env.left_out() if processes.is_first_process() else ():
             self.tracker.warn(self.step, line)
         self.tracker.event(self.step, "compiling the program")
         options = self.program.compiler_options
@@ -135,7 +135,7 @@ class Runner:
         memory.check_program(stats, self.compiled.state, self.compiled.world, self.layout)
         self.tracker.log("time", self.step, {"compile_seconds": self.compiled.seconds()})
         while self.progress.updates < self.config.updates:
-            if processes.any_of(stop.requested) or self.progress.updates == stop_after:
+            if processes.any_process(stop.requested) or self.progress.updates == stop_after:
                 self.save(state, ["latest"])
                 self.tracker.event(self.step, "stopped")
                 return self._finish("stopped")
@@ -180,26 +180,26 @@ class Runner:
     def _finish(self, status):
         """Writes and returns the summary."""
         result = self.summary(status) | {"device": describe_devices(self.layout.number)}
-        if processes.is_first():
+        if processes.is_first_process():
             (self.folder / "summary.json").write_text(json.dumps(result, indent=2) + "\n")
         return result
 
 
-class SingleRun(Runner):
+class SingleRun(RunLoop):
     """Loop of one run with one seed."""
 
-    def __init__(self, record: Record, layout: Layout = ALONE):
+    def __init__(self, record: RunRecord, layout: DeviceLayout = ALONE):
         self.layout = layout
         self.record, self.config, self.program = record, record.config, record.program
         self.tracker, self.folder = record.tracker, record.folder
         self.reference_scores: reference_scores.Scores = {}
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> RunProgress:
         return self.record.progress
 
     def functions(self):
-        assess = scored_assessment(self.program, self.config.seed)
+        assess = evaluation_as_in_training(self.program, self.config.seed)
 
         def init(key, world):
             return self.program.init(key, world=world)
@@ -222,16 +222,17 @@ class SingleRun(Runner):
 
     def references(self, state):
         key = stream_key(self.config.seed, Stream.EVALUATION)
-        policies = self.layout.everywhere(self.program.policy(state))
-        self.reference_scores = reference_scores.scores(self.program, policies, key)
+        policies = self.layout.fetch_to_host(self.program.policy(state))
+        self.reference_scores = reference_scores.score_references(self.program, policies, key)
         policy = self.record.progress.last_eval
         return [
-            reference_scores.line(self.program, *found, policy) for found in self.reference_scores.items()
+            reference_scores.format_reference(self.program, *found, policy)
+            for found in self.reference_scores.items()
         ]
 
     def restore(self, checkpoint, like):
-        state = resuming.restore(self.program, checkpoint, like)
-        checkpoints.rewind(self.record.checkpoints, checkpoint)
+        state = resuming.restore_run(self.program, checkpoint, like)
+        checkpoints.rewind_to_checkpoint(self.record.checkpoints, checkpoint)
         return state
 
     def summary(self, status):
@@ -239,7 +240,7 @@ class SingleRun(Runner):
         return self.record.summary(status, self.compiled.seconds()) | shown
 
 
-def train(
+def train_run(
     config: RunConfig,
     program: Program,
     resolved: dict[str, Any],
@@ -247,7 +248,7 @@ def train(
     tracker: Tracker,
     resume: Path | None = None,
     stop_after: int | None = None,
-    layout: Layout = ALONE,
+    layout: DeviceLayout = ALONE,
 ) -> dict[str, Any]:
     """Runs a configuration to its end or to a stop request.
 
@@ -269,9 +270,11 @@ def train(
         checkpoint is kept.
       CheckpointError: if a checkpoint cannot be read or written.
     """
-    facts = checkpoints.metadata(resume) if resume else {}
-    progress = resuming.carried(facts["progress"], facts["config"], resolved) if resume else Progress()
-    record = Record(config, program, resolved, folder, tracker, progress)
+    facts = checkpoints.read_metadata(resume) if resume else {}
+    progress = (
+        resuming.carry_progress(facts["progress"], facts["config"], resolved) if resume else RunProgress()
+    )
+    record = RunRecord(config, program, resolved, folder, tracker, progress)
     record.open(resumed=resume is not None)
     try:
         with StopSignal() as stop:

@@ -9,7 +9,7 @@ import jax
 
 from jaxmarl_echelon import processes
 from jaxmarl_echelon.training.config.run_config import RunConfig
-from jaxmarl_echelon.training.host.devices import ALONE, Layout
+from jaxmarl_echelon.training.host.devices import ALONE, DeviceLayout
 
 PyTree = Any
 
@@ -29,10 +29,10 @@ def replay_bytes(config: RunConfig) -> int:
     return total
 
 
-def free_bytes(layout: Layout) -> float:
+def free_bytes(layout: DeviceLayout) -> float:
     """Free bytes per device of a run, the least of all hosts; infinite if unknown. All processes call it."""
     mine = available_bytes(layout.number)
-    return processes.least(math.inf if mine is None else mine)
+    return processes.minimum_over_processes(math.inf if mine is None else mine)
 
 
 def available_bytes(devices: int = 1) -> int | None:
@@ -94,7 +94,7 @@ def _lines(path: Path) -> list[str]:
         return []
 
 
-def check_replay(config: RunConfig, runs: int = 1, layout: Layout = ALONE) -> int:
+def check_replay(config: RunConfig, runs: int = 1, layout: DeviceLayout = ALONE) -> int:
     """Checks and returns the bytes of the replay buffers of `runs` vmapped runs, on all devices.
 
     Raises:
@@ -110,7 +110,7 @@ def check_replay(config: RunConfig, runs: int = 1, layout: Layout = ALONE) -> in
     return needed
 
 
-def sizes(state: PyTree, world: PyTree) -> dict[str, int]:
+def array_bytes(state: PyTree, world: PyTree) -> dict[str, int]:
     """Returns the bytes on one device of every array of a state (as shapes) and its world, by name."""
     found = {}
     for part, tree in (("run", state), ("world", world)):
@@ -124,19 +124,19 @@ def sizes(state: PyTree, world: PyTree) -> dict[str, int]:
     return found
 
 
-def check_arrays(state: PyTree, world: PyTree, layout: Layout) -> int:
+def check_arrays(state: PyTree, world: PyTree, layout: DeviceLayout) -> int:
     """Checks the memory of a run's state before it is built; returns its and its world's bytes per device.
 
     Raises:
       MemoryPlanError: if the state exceeds the free memory.
     """
-    found = sizes(state, world)
+    found = array_bytes(state, world)
     needed = sum(size for name, size in found.items() if name.startswith("run"))
     _require(needed, found, layout, "the run's state needs")
     return sum(found.values())
 
 
-def check_program(stats: Any, state: PyTree, world: PyTree, layout: Layout) -> int | None:
+def check_program(stats: Any, state: PyTree, world: PyTree, layout: DeviceLayout) -> int | None:
     """Checks the memory of a compiled update; returns its bytes per device: arguments and temporaries.
 
     Aliased results are counted once.
@@ -152,11 +152,11 @@ def check_program(stats: Any, state: PyTree, world: PyTree, layout: Layout) -> i
     if stats is None:
         return None
     more = stats.temp_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
-    _require(more, sizes(state, world), layout, "an update needs, in addition to the run's state,")
+    _require(more, array_bytes(state, world), layout, "an update needs, in addition to the run's state,")
     return more + stats.argument_size_in_bytes
 
 
-def _require(needed: int, found: Mapping[str, int], layout: Layout, what: str) -> None:
+def _require(needed: int, found: Mapping[str, int], layout: DeviceLayout, what: str) -> None:
     """Raises MemoryPlanError, with the largest arrays, if `needed` bytes exceed the free memory."""
     free = free_bytes(layout)
     if needed <= free:

@@ -15,12 +15,12 @@ from jaxmarl_echelon.training.program.program import Program
 Scores = dict[str, dict[str, float]]
 
 
-def names(program: Program) -> tuple[str, ...]:
+def reference_names(program: Program) -> tuple[str, ...]:
     """Names of the environment's reference scripts for the scored role; may be empty."""
     return tuple(program.env.references.get(program.role, ()))
 
 
-def play(
+def play_references(
     program: Program, run: RunState, key: jax.Array, world: Any, episodes: int | None = None
 ) -> dict[str, tuple[dict, evaluation.Evaluation]]:
     """Evaluates each reference script of the scored role; pure, for jit and vmap.
@@ -36,31 +36,35 @@ def play(
       script name to the evaluation's scalars and episodes.
     """
     played = {}
-    for name in names(program):
+    for name in reference_names(program):
 
         def seats(env, name=name):
-            script = controllers.script(controllers.find_script(env, program.role, name))
+            script = controllers.make_script_controller(controllers.find_script(env, program.role, name))
             return program.controllers(env) | {program.role: script}
 
-        result = program.evaluate_as(seats, run.policies, run, key, episodes=episodes, world=world)
-        played[name] = evaluation.summary(result, program.env.spec, program.role), result
+        result = program.evaluate_with_controllers(
+            seats, run.policies, run, key, episodes=episodes, world=world
+        )
+        played[name] = evaluation.summarize_evaluation(result, program.env.spec, program.role), result
     return played
 
 
-def scores(program: Program, run: RunState, key: jax.Array, episodes: int | None = None) -> Scores:
-    """Jits and runs `play`; returns the `eval_agg/...` values by script name, empty without references."""
-    if not names(program):
+def score_references(program: Program, run: RunState, key: jax.Array, episodes: int | None = None) -> Scores:
+    """Jits and runs `play_references`; returns the `eval_agg/...` values by script name."""
+    if not reference_names(program):
         return {}
-    play_all = jax.jit(partial(play, program, episodes=episodes))
-    return values(program, jax.device_get(play_all(run, key, program.world)))
+    play_all = jax.jit(partial(play_references, program, episodes=episodes))
+    return reference_values(program, jax.device_get(play_all(run, key, program.world)))
 
 
-def values(program: Program, played: Mapping[str, tuple[dict, evaluation.Evaluation]]) -> Scores:
-    """Converts the output of `play` to Python floats by name."""
+def reference_values(program: Program, played: Mapping[str, tuple[dict, evaluation.Evaluation]]) -> Scores:
+    """Converts the output of `play_references` to Python floats by name."""
     return {name: evaluation_values(*result, program.env.spec) for name, result in played.items()}
 
 
-def line(program: Program, name: str, score: Mapping[str, float], policy: Mapping[str, float]) -> str:
+def format_reference(
+    program: Program, name: str, score: Mapping[str, float], policy: Mapping[str, float]
+) -> str:
     """Formats a comparison of a reference script with the trained policy in one line."""
     number = int(policy["eval_agg/num_episodes"])
     both = f"{name} {program.role}: {_result(program, score)}; trained policy: {_result(program, policy)}"

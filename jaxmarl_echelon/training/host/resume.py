@@ -1,7 +1,7 @@
 """Rules for resuming a run with changed settings.
 
 `RULES` has a rule for every top-level key of the configuration. Accepted settings are applied in full:
-the program is rebuilt from the whole configuration, and `restore` replaces the hyper-parameters and
+the program is rebuilt from the whole configuration, and `restore_run` replaces the hyper-parameters and
 task parameters in the restored state. See docs/reference/trainer.md 15.
 """
 
@@ -19,8 +19,8 @@ from jaxmarl_echelon.training.acting.state import RunState
 from jaxmarl_echelon.training.config import build, input_files
 from jaxmarl_echelon.training.config.build import TASK
 from jaxmarl_echelon.training.config.run_config import RunConfig
-from jaxmarl_echelon.training.host.run_record import Progress, environment
-from jaxmarl_echelon.training.program.program import Program, adjustable
+from jaxmarl_echelon.training.host.run_record import RunProgress, versioned_name
+from jaxmarl_echelon.training.program.program import Program, has_traced_hyperparameters
 
 PyTree = Any
 
@@ -30,7 +30,7 @@ LONGEST_SHOWN = 80
 PRECISION = "compute_dtype"
 
 
-class Continuation(NamedTuple):
+class ResumedRun(NamedTuple):
     """Run to be resumed.
 
     Attributes:
@@ -46,7 +46,7 @@ class Continuation(NamedTuple):
     step: int
 
 
-def check(
+def check_changes(
     before: DictConfig,
     after: DictConfig,
     step: int,
@@ -67,10 +67,10 @@ def check(
     changed = {key: pair for key, pair in changed_settings(old, new, files).items() if key != "resume"}
     if not changed:
         return
-    fixed = [key for key in changed if RULES.get(key.partition(".")[0], keeps) is keeps]
+    fixed = [key for key in changed if RULES.get(key.partition(".")[0], refuse_change) is refuse_change]
     for key in fixed:
-        keeps(None, key, *changed[key])
-    continuation = Continuation(before, after, build.read(after), step)
+        refuse_change(None, key, *changed[key])
+    continuation = ResumedRun(before, after, build.build_run_config(after), step)
     for key, pair in changed.items():
         RULES[key.partition(".")[0]](continuation, key, *pair)
 
@@ -78,11 +78,15 @@ def check(
 def changed_settings(
     old: Any, new: Any, files: Mapping[str, input_files.Digests]
 ) -> dict[str, tuple[Any, Any]]:
-    """Returns the `differences`, without other names of files that the run has read."""
-    return {key: pair for key, pair in differences(old, new).items() if not input_files.same(*pair, files)}
+    """Returns the `find_differences`, without other names of files that the run has read."""
+    return {
+        key: pair
+        for key, pair in find_differences(old, new).items()
+        if not input_files.same_files(*pair, files)
+    }
 
 
-def differences(old: Any, new: Any, path: str = "") -> dict[str, tuple[Any, Any]]:
+def find_differences(old: Any, new: Any, path: str = "") -> dict[str, tuple[Any, Any]]:
     """Returns `(old, new)` by dotted key of every leaf in which two trees of plain data differ.
 
     `MISSING` marks an absent leaf. Lists are leaves, except lists of mappings of equal length.
@@ -98,7 +102,7 @@ def differences(old: Any, new: Any, path: str = "") -> dict[str, tuple[Any, Any]
         return {} if same else {path: (old, new)}
     found = {}
     for key, pair in pairs.items():
-        found |= differences(*pair, f"{path}.{key}" if path else str(key))
+        found |= find_differences(*pair, f"{path}.{key}" if path else str(key))
     return found
 
 
@@ -107,40 +111,40 @@ def _tables(value: Any) -> bool:
     return isinstance(value, list) and any(isinstance(entry, Mapping) for entry in value)
 
 
-def keeps(continuation: Continuation | None, key: str, old: Any, new: Any) -> None:
+def refuse_change(continuation: ResumedRun | None, key: str, old: Any, new: Any) -> None:
     """Refuses the key: it determines the initial state or the shapes."""
-    raise ValueError(f"{key}={shown(new)}: {kept(key, old)}")
+    raise ValueError(f"{key}={shorten_text(new)}: {kept_setting_message(key, old)}")
 
 
-def kept(key: str, old: Any) -> str:
+def kept_setting_message(key: str, old: Any) -> str:
     """Formats the message for a setting that must be kept."""
-    return f"a resumed run keeps its {key}={shown(old)}"
+    return f"a resumed run keeps its {key}={shorten_text(old)}"
 
 
-def shown(value: Any) -> str:
+def shorten_text(value: Any) -> str:
     """Formats a value for messages, truncated to `LONGEST_SHOWN` characters."""
     text = str(value)
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
 
-def applies(continuation: Continuation, key: str, old: Any, new: Any) -> None:
+def accept_change(continuation: ResumedRun, key: str, old: Any, new: Any) -> None:
     """Accepts any value that is valid for a new run."""
 
 
-def lasts(continuation: Continuation, key: str, old: Any, new: Any) -> None:
+def check_total_steps(continuation: ResumedRun, key: str, old: Any, new: Any) -> None:
     """Refuses a number of total steps below the steps done."""
     if new < continuation.step:
         raise ValueError(f"{key}={new}: must be at least {continuation.step}, the steps already done")
 
 
-def divides(continuation: Continuation, key: str, old: Any, new: Any) -> None:
+def check_chunk_size(continuation: ResumedRun, key: str, old: Any, new: Any) -> None:
     """Refuses chunk sizes that do not divide the updates done; chunk ends would miss evaluations."""
     done = continuation.step // continuation.run.steps_per_update
     if done % new:
         raise ValueError(f"{key}={new}: must divide the {done} updates that the run has done")
 
 
-def learns(continuation: Continuation, key: str, old: Any, new: Any) -> None:
+def check_hyperparameter(continuation: ResumedRun, key: str, old: Any, new: Any) -> None:
     """Accepts hyper-parameters in a learner's state and `PRECISION`; refuses static settings."""
     group, _, name = key.partition(".")
     algo = continuation.run.algo
@@ -150,22 +154,27 @@ def learns(continuation: Continuation, key: str, old: Any, new: Any) -> None:
     names = algo.adjustable()
     if name not in (*names, PRECISION):
         allowed = ", ".join((*names, PRECISION))
-        raise ValueError(f"{key}={shown(new)}: {kept(key, old)}; settings that can change: {allowed}")
+        raise ValueError(
+            f"{key}={shorten_text(new)}: {kept_setting_message(key, old)}; "
+            f"settings that can change: {allowed}"
+        )
 
 
-def poses(continuation: Continuation, key: str, old: Any, new: Any) -> None:
+def check_task_parameter(continuation: ResumedRun, key: str, old: Any, new: Any) -> None:
     """Accepts changes of task parameters and refuses changes of shapes or of the program."""
-    ours, theirs = alone(continuation, key, old, new)
-    if not alike(ours, theirs):
-        raise ValueError(f"{key}={shown(new)}: changes more than numbers; {kept(key, old)}")
+    ours, theirs = isolate_change(continuation, key, old, new)
+    if not same_structure(ours, theirs):
+        raise ValueError(
+            f"{key}={shorten_text(new)}: changes more than numbers; {kept_setting_message(key, old)}"
+        )
     if key.startswith("curriculum."):
         return
     if build.same_arrays(ours.env.default_params(), theirs.env.default_params()):
         reason = "is not a number that can change between episodes"
-        raise ValueError(f"{key}={shown(new)}: {reason}; {kept(key, old)}")
+        raise ValueError(f"{key}={shorten_text(new)}: {reason}; {kept_setting_message(key, old)}")
 
 
-def alike(ours: RunConfig, theirs: RunConfig) -> bool:
+def same_structure(ours: RunConfig, theirs: RunConfig) -> bool:
     """Whether two runs have equal specs and stages, and curriculum states of the same shapes."""
     first, second = (run.curriculum(run.env) for run in (ours, theirs))
     shapes = build.same_shapes(
@@ -174,7 +183,7 @@ def alike(ours: RunConfig, theirs: RunConfig) -> bool:
     return shapes and ours.env.spec == theirs.env.spec and first.stages == second.stages
 
 
-def alone(continuation: Continuation, key: str, old: Any, new: Any) -> tuple[RunConfig, RunConfig]:
+def isolate_change(continuation: ResumedRun, key: str, old: Any, new: Any) -> tuple[RunConfig, RunConfig]:
     """Returns two runs that differ only in this key: `before` without and with it, else `after` likewise.
 
     Keys that must change together are invalid alone; then `before` and `after` are returned.
@@ -182,47 +191,47 @@ def alone(continuation: Continuation, key: str, old: Any, new: Any) -> tuple[Run
     before, after = continuation.before, continuation.after
     for base, value in ((before, new), (after, old)):
         try:
-            other = build.read(build.changed(base, {key: value}))
-            return build.read(base), other
+            other = build.build_run_config(build.change_settings(base, {key: value}))
+            return build.build_run_config(base), other
         except (ValueError, OmegaConfBaseException):
             continue
-    return build.read(before), continuation.run
+    return build.build_run_config(before), continuation.run
 
 
-Rule = Callable[[Continuation, str, Any, Any], None]
+Rule = Callable[[ResumedRun, str, Any, Any], None]
 RULES: dict[str, Rule] = {
-    "total_env_steps": lasts,
-    "updates_per_chunk": divides,
-    "eval_every": applies,
-    "eval_episodes": applies,
-    "checkpoint_every": applies,
-    "episode_rows": applies,
-    "precision": applies,
-    "tracking": applies,
-    "algo": learns,
-    "algos": learns,
-    "env": poses,
-    "reward": poses,
-    "curriculum": poses,
-    "num_envs": keeps,
-    "seed": keeps,
-    "stagger": keeps,
-    "window": keeps,
-    "controllers": keeps,
-    "run_name": keeps,
-    "output_dir": keeps,
-    "seeds": keeps,
-    "ablate": keeps,
-    "variants": keeps,
-    "shards": keeps,
-    "pool": keeps,
-    "transforms": keeps,
-    "devices": applies,
-    "distributed": applies,
+    "total_env_steps": check_total_steps,
+    "updates_per_chunk": check_chunk_size,
+    "eval_every": accept_change,
+    "eval_episodes": accept_change,
+    "checkpoint_every": accept_change,
+    "episode_rows": accept_change,
+    "precision": accept_change,
+    "tracking": accept_change,
+    "algo": check_hyperparameter,
+    "algos": check_hyperparameter,
+    "env": check_task_parameter,
+    "reward": check_task_parameter,
+    "curriculum": check_task_parameter,
+    "num_envs": refuse_change,
+    "seed": refuse_change,
+    "stagger": refuse_change,
+    "window": refuse_change,
+    "controllers": refuse_change,
+    "run_name": refuse_change,
+    "output_dir": refuse_change,
+    "seeds": refuse_change,
+    "ablate": refuse_change,
+    "variants": refuse_change,
+    "shards": refuse_change,
+    "pool": refuse_change,
+    "transforms": refuse_change,
+    "devices": accept_change,
+    "distributed": accept_change,
 }
 
 
-def restore(program: Program, checkpoint: Path, like: RunState) -> RunState:
+def restore_run(program: Program, checkpoint: Path, like: RunState) -> RunState:
     """Restores a run's state with the hyper-parameters and tasks of its current configuration.
 
     Args:
@@ -231,10 +240,10 @@ def restore(program: Program, checkpoint: Path, like: RunState) -> RunState:
       like: the state's structure, shapes and dtypes.
 
     Raises:
-      CheckpointError: as `checkpoints.restore`, and for another version of the environment.
+      CheckpointError: as `checkpoints.restore_run`, and for another version of the environment.
     """
     require_environment(program, checkpoint)
-    return program.renewed(checkpoints.restore(checkpoint, without_numbers(program, like)))
+    return program.renewed(checkpoints.restore_state(checkpoint, without_hyperparameters(program, like)))
 
 
 def require_environment(program: Program, checkpoint: Path) -> None:
@@ -243,8 +252,8 @@ def require_environment(program: Program, checkpoint: Path) -> None:
     Raises:
       CheckpointError: one line with both versions.
     """
-    present = environment(program.env.spec)
-    found = checkpoints.metadata(checkpoint).get("environment", present)
+    present = versioned_name(program.env.spec)
+    found = checkpoints.read_metadata(checkpoint).get("environment", present)
     if found != present:
         raise checkpoints.CheckpointError(
             f"{checkpoint}: trained in {found}, not {present}, which behaves differently; it can be evaluated"
@@ -253,20 +262,22 @@ def require_environment(program: Program, checkpoint: Path) -> None:
 
 def read_checkpoint(config: RunConfig, program: Program, checkpoint: Path) -> RunState:
     """Restores a run's state without a compiled program, with the structure from `jax.eval_shape`."""
-    return restore(program, checkpoint, jax.eval_shape(program.init, jax.random.key(config.seed)))
+    return restore_run(program, checkpoint, jax.eval_shape(program.init, jax.random.key(config.seed)))
 
 
-def without_numbers(program: Program, like: RunState) -> RunState:
+def without_hyperparameters(program: Program, like: RunState) -> RunState:
     """Removes hyper-parameters from a state's structure: `Program.renewed` sets them, some may be new."""
     policies = {
-        name: state.replace(hyper={}) if adjustable(program.agents, name) else state
+        name: state.replace(hyper={}) if has_traced_hyperparameters(program.agents, name) else state
         for name, state in like.policies.items()
     }
-    league = None if like.league is None else without_numbers(program, like.league)
+    league = None if like.league is None else without_hyperparameters(program, like.league)
     return like.replace(policies=policies, league=league)
 
 
-def carried(progress: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]) -> Progress:
+def carry_progress(
+    progress: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]
+) -> RunProgress:
     """Returns the progress of a resumed run.
 
     Args:
@@ -276,4 +287,4 @@ def carried(progress: Mapping[str, Any], before: Mapping[str, Any], after: Mappi
     """
     files = before.get(input_files.KEY) or {}
     same = not any(changed_settings(before.get(key), after.get(key), files) for key in TASK)
-    return Progress(**(progress if same else {**progress, "best": {}}))
+    return RunProgress(**(progress if same else {**progress, "best": {}}))

@@ -18,7 +18,7 @@ from jaxmarl_echelon.selfplay.pool import EMPTY
 from jaxmarl_echelon.selfplay.report import KINDS, PAST
 from jaxmarl_echelon.tracking.base import RunInfo, Tracker
 from jaxmarl_echelon.tracking.statistics import ScoreSums, score_interval, sum_scores
-from jaxmarl_echelon.training.acting.episode_statistics import shown
+from jaxmarl_echelon.training.acting.episode_statistics import results_per_episode
 from jaxmarl_echelon.training.config.role_assignment import POOL
 from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.host import selection_score
@@ -27,7 +27,7 @@ from jaxmarl_echelon.training.program.program import Assessment, Program, Report
 
 
 @dataclass
-class Progress:
+class RunProgress:
     """Progress of a run on the host, stored in checkpoint metadata.
 
     Attributes:
@@ -64,7 +64,7 @@ class DivergedError(RuntimeError):
     """Error of a run with a non-finite loss, or without any environment with finite values."""
 
 
-class Record:
+class RunRecord:
     """Record of one run: logs its results to the tracker and saves its checkpoints.
 
     Args:
@@ -84,7 +84,7 @@ class Record:
         resolved: dict[str, Any],
         folder: Path,
         tracker: Tracker,
-        progress: Progress,
+        progress: RunProgress,
         scored_on: str | None = None,
     ):
         self.config, self.program, self.resolved = config, program, resolved
@@ -114,7 +114,7 @@ class Record:
                 total_steps=self.config.updates * self.program.steps_per_update,
                 config=self.resolved,
                 resume_step=self.step if resumed else None,
-                score_tells=selection_score.evaluations_tell(self.program.env),
+                scores_rank_policies=selection_score.evaluations_are_informative(self.program.env),
             )
         )
 
@@ -261,7 +261,9 @@ class Record:
         # The return is the first role's, as the environment's score is.
         if column == self.program.env.spec.score_column:
             score.append(values["eval_agg/avg_reward"])
-        judge = self.improved if selection_score.evaluations_tell(self.program.env) else self._followed
+        judge = (
+            self.improved if selection_score.evaluations_are_informative(self.program.env) else self._followed
+        )
         names = judge("best_eval", score)
         if self.program.curriculum.stages:
             phase = [values["eval_agg/phase_success_rate"]]
@@ -282,7 +284,7 @@ class Record:
     def _evaluation_episodes(self, result: Evaluation) -> None:
         """Logs the episodes of an evaluation."""
         returns = np.asarray(result.mean_return(self.program.role))
-        results = jax.device_get(shown(result.results, result.present, self.program.env.spec))
+        results = jax.device_get(results_per_episode(result.results, result.present, self.program.env.spec))
         for index in np.flatnonzero(~result.quarantined):
             values = {name: column[index].item() for name, column in results.items()}
             values |= {
@@ -312,7 +314,7 @@ class Record:
         """
         if metrics["train/window_episodes"] < self.config.window:
             return []
-        if not selection_score.training_tells(self.config):
+        if not selection_score.training_is_informative(self.config):
             return ["best_training"]
         stage = [float(self.progress.stage)] if self.program.curriculum.stages else []
         if stage and not self._window_is_of_stage():
@@ -357,16 +359,18 @@ class Record:
             "scored_on": self.scored_on,
             "progress": vars(self.progress),
             "config": self.resolved,
-            "environment": environment(self.program.env.spec),
-            "versions": versions(),
+            "environment": versioned_name(self.program.env.spec),
+            "versions": package_versions(),
         }
         phases = tuple(name for name in names if holds_policy_only(name))
         whole = tuple(name for name in names if name not in phases)
         if whole:
-            checkpoints.save(self.checkpoints, whole, state, facts)
+            checkpoints.save_checkpoint(self.checkpoints, whole, state, facts)
         if phases:
             policy = self.program.policy(state)
-            checkpoints.save(self.checkpoints, phases, policy, facts | {"policy_only": True}, "policy")
+            checkpoints.save_checkpoint(
+                self.checkpoints, phases, policy, facts | {"policy_only": True}, "policy"
+            )
 
     def summary(self, status: str, compile_seconds: float) -> dict[str, Any]:
         """Returns the run's summary."""
@@ -381,7 +385,7 @@ class Record:
             "last_eval": self.progress.last_eval,
             "last_eval_step": self.evaluated_at,
             "best": self.progress.best,
-            "versions": versions(),
+            "versions": package_versions(),
         }
 
 
@@ -447,12 +451,12 @@ def by_namespace(metrics: dict[str, float | str]) -> dict[str, dict[str, float |
     return dict(result)
 
 
-def environment(spec: EnvSpec) -> str:
+def versioned_name(spec: EnvSpec) -> str:
     """Name of an environment with the version of its behaviour."""
     return f"{spec.name} of version {spec.version}"
 
 
-def versions() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
     """Returns the versions of Python and of the packages that affect results."""
     names = ("jaxmarl_echelon", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
     found = {"python": sys.version.split()[0]}

@@ -10,29 +10,29 @@ from jaxmarl_echelon.training.config.run_config import RunConfig
 RATINGS = {"initial": "pool/rating_minus_anchor", "none": "pool/rating_mu"}
 
 
-def evaluations_tell(env: Environment) -> bool:
+def evaluations_are_informative(env: Environment) -> bool:
     """Whether the score of evaluations can tell policies apart."""
     return not env.spec.constant_sum or bool(env.opponents)
 
 
-def training_tells(config: RunConfig) -> bool:
+def training_is_informative(config: RunConfig) -> bool:
     """Whether the score of training can tell policies apart."""
-    return not config.env.spec.constant_sum or meets_others(config)
+    return not config.env.spec.constant_sum or plays_rated_opponents(config)
 
 
-def meets_others(config: RunConfig) -> bool:
+def plays_rated_opponents(config: RunConfig) -> bool:
     """Whether the learner plays some games against a pool's entries, which are rated."""
     return config.pooled is not None and config.pool.groups > config.pool.mirrored
 
 
 def rating_column(config: RunConfig) -> str | None:
     """Returns the metric that rates the learner; None without ratings."""
-    return RATINGS[config.pool.anchor] if meets_others(config) else None
+    return RATINGS[config.pool.anchor] if plays_rated_opponents(config) else None
 
 
-def describe(config: RunConfig) -> tuple[str, ...]:
+def describe_selection(config: RunConfig) -> tuple[str, ...]:
     """Returns a line on the choice of best checkpoints if evaluation scores are uninformative, else `()`."""
-    if evaluations_tell(config.env):
+    if evaluations_are_informative(config.env):
         return ()
     follow = "best_eval follows the pool's rating"
     if rating_column(config) is None:

@@ -7,7 +7,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from jaxmarl_echelon.training.config import build, input_files
-from jaxmarl_echelon.training.config.build import TASK, changed
+from jaxmarl_echelon.training.config.build import TASK, change_settings
 from jaxmarl_echelon.training.host.vectorized_runs import Member
 
 BASELINE = "baseline"
@@ -18,12 +18,12 @@ def is_group(config: DictConfig) -> bool:
     return config.get("seeds") is not None or any(config.get(key) for key in ("ablate", "variants"))
 
 
-def number(config: DictConfig) -> int:
-    """Number of runs that a configuration defines for one program; raises ValueError as `members`."""
+def count_members(config: DictConfig) -> int:
+    """Number of runs that a configuration defines for one program; raises ValueError as `expand_members`."""
     return len(read_variants(config)) * len(read_seeds(config))
 
 
-def members(config: DictConfig, choices: Mapping[str, str]) -> list[Member]:
+def expand_members(config: DictConfig, choices: Mapping[str, str]) -> list[Member]:
     """Builds the runs of a group: the product of variants and seeds.
 
     Args:
@@ -40,12 +40,14 @@ def members(config: DictConfig, choices: Mapping[str, str]) -> list[Member]:
     for variant, changes in read_variants(config).items():
         require_numbers_only(config, variant, changes)
         for seed in seeds:
-            own = changed(config, {"seed": seed, "seeds": None, "ablate": None, "variants": None} | changes)
+            own = change_settings(
+                config, {"seed": seed, "seeds": None, "ablate": None, "variants": None} | changes
+            )
             name = variant if len(seeds) == 1 else f"{variant}_seed_{seed}"
             name = f"seed_{seed}" if not (config.get("ablate") or config.get("variants")) else name
-            run = build.read(own)
+            run = build.build_run_config(own)
             plain = OmegaConf.to_container(own) | {"choices": dict(choices)}
-            resolved = input_files.named_absolutely(plain, input_files.read_by(run))
+            resolved = input_files.with_absolute_paths(plain, input_files.hash_input_files(run))
             result.append(Member(name, variant, run, resolved))
     return result
 
@@ -55,12 +57,12 @@ def require_numbers_only(config: DictConfig, variant: str, changes: Mapping[str,
 
     All variants share one program, so that other changes would be ignored silently.
     """
-    base = build.read(changed(config, {"variants": {}})) if changes else None
+    base = build.build_run_config(change_settings(config, {"variants": {}})) if changes else None
     for key, value in changes.items():
         where = f"variants.{variant}: {key}={value}"
         if key.split(".")[0] not in TASK:
             raise ValueError(f"{where}: only {', '.join(TASK)} may differ between runs of one program")
-        other = build.read(changed(config, {"variants": {}, key: value}))
+        other = build.build_run_config(change_settings(config, {"variants": {}, key: value}))
         ours, theirs = (run.curriculum(run.env).init() for run in (base, other))
         if base.env.spec != other.env.spec or not build.same_shapes(ours, theirs):
             raise ValueError(f"{where}: changes more than numbers; use -m for runs of different shapes")

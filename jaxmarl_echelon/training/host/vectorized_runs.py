@@ -13,21 +13,21 @@ import numpy as np
 from jaxmarl_echelon import checkpoints, processes
 from jaxmarl_echelon.tracking.base import RunInfo, Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
-from jaxmarl_echelon.tracking.statistics import ScoreSums, add_scores, score_interval, student
+from jaxmarl_echelon.tracking.statistics import ScoreSums, add_scores, score_interval, student_interval
 from jaxmarl_echelon.training.acting.random_streams import Stream, run_key, stream_key
 from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.host import reference_scores, selection_score
 from jaxmarl_echelon.training.host import resume as resuming
-from jaxmarl_echelon.training.host.devices import ALONE, Layout
-from jaxmarl_echelon.training.host.loop import Runner, StopSignal
+from jaxmarl_echelon.training.host.devices import ALONE, DeviceLayout
+from jaxmarl_echelon.training.host.loop import RunLoop, StopSignal
 from jaxmarl_echelon.training.host.run_record import (
     DivergedError,
-    Progress,
-    Record,
+    RunProgress,
+    RunRecord,
     by_namespace,
-    environment,
+    package_versions,
     score_values,
-    versions,
+    versioned_name,
 )
 from jaxmarl_echelon.training.program.program import Program, make_program
 
@@ -48,45 +48,45 @@ class Member(NamedTuple):
     resolved: dict[str, Any]
 
 
-def take(tree, index: int, axis: int = 0):
+def take_member(tree, index: int, axis: int = 0):
     """Slices one member out of arrays stacked along `axis`."""
     return jax.tree.map(lambda x: x[(slice(None),) * axis + (index,)], tree)
 
 
-def courses(members: Sequence[Member]):
+def stack_curriculum_states(members: Sequence[Member]):
     """Stacks the members' initial curriculum states to `[M, ...]`."""
     states = [member.config.curriculum(member.config.env).init() for member in members]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
 
 
-def restore(program: Program, members: Sequence[Member], checkpoint: Path, like):
-    """Restores the members' states with their current hyper-parameters and tasks; see `resuming.restore`."""
+def restore_group(program: Program, members: Sequence[Member], checkpoint: Path, like):
+    """Restores the members' states with their current hyper-parameters and tasks."""
     resuming.require_environment(program, checkpoint)
-    state = checkpoints.restore(checkpoint, resuming.without_numbers(program, like))
-    return jax.vmap(program.renewed)(state, courses(members))
+    state = checkpoints.restore_state(checkpoint, resuming.without_hyperparameters(program, like))
+    return jax.vmap(program.renewed)(state, stack_curriculum_states(members))
 
 
-def read_checkpoint(members: Sequence[Member], program: Program, checkpoint: Path):
+def read_group_checkpoint(members: Sequence[Member], program: Program, checkpoint: Path):
     """Restores the members' states without a compiled program, with the structure from `jax.eval_shape`."""
     keys = jnp.stack([jax.random.key(member.config.seed) for member in members])
-    like = jax.eval_shape(jax.vmap(program.init), keys, courses(members))
-    return restore(program, members, checkpoint, like)
+    like = jax.eval_shape(jax.vmap(program.init), keys, stack_curriculum_states(members))
+    return restore_group(program, members, checkpoint, like)
 
 
-class Group(Runner):
+class RunGroup(RunLoop):
     """M runs that differ in seeds and task parameters, vmapped in one program."""
 
     def __init__(
         self,
         members: Sequence[Member],
         program: Program,
-        records: Sequence[Record],
+        records: Sequence[RunRecord],
         resolved: dict[str, Any],
         tracker: Tracker,
         folder: Path,
-        layout: Layout = ALONE,
+        layout: DeviceLayout = ALONE,
     ):
-        self.layout, self.member = layout, layout.picker(program.local)
+        self.layout, self.member = layout, layout.make_member_picker(program.local)
         self.members, self.program, self.records, self.resolved = members, program, records, resolved
         self.config, self.tracker, self.folder = members[0].config, tracker, folder
         self.checkpoints = folder / "checkpoints"
@@ -94,7 +94,7 @@ class Group(Runner):
         self.reference_scores: dict[str, reference_scores.Scores] = {}
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> RunProgress:
         return self.records[0].progress
 
     def functions(self):
@@ -110,14 +110,14 @@ class Group(Runner):
             jax.vmap(self.program.init, (0, 0, None)),
             jax.vmap(self.program.update, (0, None)),
             assess,
-            (keys, courses(self.members)),
+            (keys, stack_curriculum_states(self.members)),
         )
 
     def reports(self, reports, seconds):
         results, reason, updates = [], "", self.progress.updates + self.config.updates_per_chunk
         for index, record in enumerate(self.records):
             try:
-                results.append(record.reports(take(reports, index, 1), seconds))
+                results.append(record.reports(take_member(reports, index, 1), seconds))
             except DivergedError as error:
                 if record.folder.name not in self.diverged:
                     self.tracker.event(self.step, f"{record.folder.name}: {error}")
@@ -137,7 +137,7 @@ class Group(Runner):
     def assessed(self, state, assessment, seconds):
         values = []
         for index, record in enumerate(self.records):
-            names = record.assessment(take(assessment, index), seconds)
+            names = record.assessment(take_member(assessment, index), seconds)
             self._save_member(state, index, names)
             values.append(record.progress.last_eval)
         pooled = mean_values(values)
@@ -167,39 +167,42 @@ class Group(Runner):
             "step": self.step,
             "group": {record.folder.name: vars(record.progress) for record in self.records},
             "config": self.resolved,
-            "environment": environment(self.program.env.spec),
-            "versions": versions(),
+            "environment": versioned_name(self.program.env.spec),
+            "versions": package_versions(),
         }
-        checkpoints.save(self.checkpoints, tuple(names), state, facts)
+        checkpoints.save_checkpoint(self.checkpoints, tuple(names), state, facts)
         if self.progress.updates == self.config.updates:
             for index in range(len(self.records)):
                 self._save_member(state, index, ["latest"])
 
     def references(self, state):
-        if not reference_scores.names(self.program):
+        if not reference_scores.reference_names(self.program):
             return []
         keys = jnp.stack([stream_key(member.config.seed, Stream.EVALUATION) for member in self.members])
-        play = jax.jit(jax.vmap(partial(reference_scores.play, self.program), (0, 0, None)))
-        policies = self.layout.everywhere(jax.vmap(self.program.policy)(state))
+        play = jax.jit(jax.vmap(partial(reference_scores.play_references, self.program), (0, 0, None)))
+        policies = self.layout.fetch_to_host(jax.vmap(self.program.policy)(state))
         played, lines = jax.device_get(play(policies, keys, self.program.world)), []
         for index, record in enumerate(self.records):
             name, policy = record.folder.name, record.progress.last_eval
-            found = reference_scores.values(self.program, take(played, index))
+            found = reference_scores.reference_values(self.program, take_member(played, index))
             self.reference_scores |= {name: found} if found else {}
-            lines += [f"{name}: {reference_scores.line(self.program, *one, policy)}" for one in found.items()]
+            lines += [
+                f"{name}: {reference_scores.format_reference(self.program, *one, policy)}"
+                for one in found.items()
+            ]
         return lines
 
     def restore(self, checkpoint, like):
-        state = restore(self.program, self.members, checkpoint, like)
-        checkpoints.rewind(self.checkpoints, checkpoint)
+        state = restore_group(self.program, self.members, checkpoint, like)
+        checkpoints.rewind_to_checkpoint(self.checkpoints, checkpoint)
         for record in self.records:
-            checkpoints.forget_after(record.checkpoints, self.step)
+            checkpoints.remove_later_checkpoints(record.checkpoints, self.step)
         return state
 
     def _variants(self):
         """Rows of the summary's table of variants."""
         rows = variant_rows(self.members, self.records, self.records[0].judged_by)
-        if not selection_score.evaluations_tell(self.program.env):
+        if not selection_score.evaluations_are_informative(self.program.env):
             # The best policies were chosen by rating or time, which are not scores.
             rows = [row | {"best": math.nan} for row in rows]
         return rows
@@ -228,7 +231,7 @@ def mean_values(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return means
 
 
-def pooled_sums(records: Sequence[Record], column: str | None) -> ScoreSums:
+def pooled_sums(records: Sequence[RunRecord], column: str | None) -> ScoreSums:
     """Adds up the score of this column over the episodes of the last evaluations of several runs.
 
     Runs without this score are left out.
@@ -239,7 +242,7 @@ def pooled_sums(records: Sequence[Record], column: str | None) -> ScoreSums:
 
 
 def variant_rows(
-    members: Sequence[Member], records: Sequence[Record], column: str | None
+    members: Sequence[Member], records: Sequence[RunRecord], column: str | None
 ) -> list[dict[str, Any]]:
     """Returns a row per variant with the score `column` (None: the return) of last and best evaluations.
 
@@ -255,7 +258,7 @@ def variant_rows(
         last = [score for score in last if math.isfinite(score)] or [math.nan]
         bests = [record.progress.best for record in mine]
         best = [scores["best_eval"][0] for scores in bests if "best_eval" in scores]
-        low, high = student(last) if len(last) > 1 else (last[0], last[0])
+        low, high = student_interval(last) if len(last) > 1 else (last[0], last[0])
         sums = pooled_sums(mine, column)
         if sums.number:
             least, most = score_interval(sums)
@@ -281,7 +284,7 @@ def train_group(
     tracker: Tracker,
     resume: Path | None = None,
     stop_after: int | None = None,
-    layout: Layout = ALONE,
+    layout: DeviceLayout = ALONE,
 ) -> dict[str, Any]:
     """Trains all members as one program; see `loop.train`.
 
@@ -298,23 +301,23 @@ def train_group(
       the summary, with a row per variant.
     """
     program = make_program(members[0].config, tuned=True)
-    facts = checkpoints.metadata(resume) if resume else {}
+    facts = checkpoints.read_metadata(resume) if resume else {}
     records = []
     for member in members:
         place = folder / member.name
-        if processes.is_first():
+        if processes.is_first_process():
             place.mkdir(parents=True, exist_ok=True)
-        progress = Progress()
+        progress = RunProgress()
         if resume:
-            progress = resuming.carried(facts["group"][member.name], facts["config"], resolved)
-        own = Tracker({"csv": CsvSink()} if processes.is_first() else {})
+            progress = resuming.carry_progress(facts["group"][member.name], facts["config"], resolved)
+        own = Tracker({"csv": CsvSink()} if processes.is_first_process() else {})
         first = members[0].variant
         other = None if member.variant == first else first
-        records.append(Record(member.config, program, member.resolved, place, own, progress, other))
-    group = Group(members, program, records, resolved, tracker, folder, layout)
+        records.append(RunRecord(member.config, program, member.resolved, place, own, progress, other))
+    group = RunGroup(members, program, records, resolved, tracker, folder, layout)
     total = group.config.updates * program.steps_per_update
     step = group.step if resume else None
-    tells = selection_score.evaluations_tell(program.env)
+    tells = selection_score.evaluations_are_informative(program.env)
     tracker.open(RunInfo(folder, program.env.spec, total, resolved, step, tells))
     try:
         for record in records:

@@ -15,13 +15,13 @@ from algos import collectives
 from algos.types import Agent
 from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.base import EnvSpec, Role
-from jaxmarl_echelon.envs.episodes import Finished, Flow
+from jaxmarl_echelon.envs.episodes import EpisodeEvents, Finished
 from jaxmarl_echelon.selfplay import pool as pool_lib
 from jaxmarl_echelon.selfplay.pool import Pool, PoolState
-from jaxmarl_echelon.selfplay.ratings import DRAW, LOSS, WIN, Games
+from jaxmarl_echelon.selfplay.ratings import DRAW, LOSS, WIN, RankedGames
 from jaxmarl_echelon.training.acting import controllers, episode_statistics
 from jaxmarl_echelon.training.acting.controllers import Controller
-from jaxmarl_echelon.training.acting.state import View
+from jaxmarl_echelon.training.acting.state import ControllerView
 
 PyTree = Any
 
@@ -30,11 +30,11 @@ TAG, SEAT = "opponent", "seat"
 PART, HALF = 2**-16, 2**8
 # Largest number of games per update that are rated by ranks.
 RANKED = 64
-# Rows per chunk of one policy in `sorted_by_slot`.
+# Rows per chunk of one policy in `act_sorted_by_policy`.
 CHUNK = 8
 
 
-class Seat(NamedTuple):
+class PoolRole(NamedTuple):
     """Static description of a role that a pool plays.
 
     Attributes:
@@ -63,21 +63,24 @@ class Seat(NamedTuple):
 
     def groups(self) -> int:
         """Number of groups of this shard that play against the pool."""
-        return self.pool.rivals // collectives.size()
+        return self.pool.rivals // collectives.num_shards()
 
     def entries(self, state: PoolState, environments: int) -> jax.Array:
         """Entry that plays in each environment of this shard, `[E]` int32; 0 in mirrored environments."""
         mirrored = self.mirrored(environments)
         rows = environments - mirrored
         slots = jnp.repeat(
-            collectives.own(state.slots), rows // max(self.groups(), 1), total_repeat_length=rows
+            collectives.local_rows(state.slots), rows // max(self.groups(), 1), total_repeat_length=rows
         )
         return jnp.concatenate([jnp.zeros(mirrored, jnp.int32), slots])
 
     def changes(self, state: PoolState, environments: int) -> jax.Array:
         """Mask `[E]` of the environments whose opponent changes after this rollout."""
         mirrored = self.mirrored(environments)
-        due, rows = collectives.own(pool_lib.due(self.pool, state.updates)), environments - mirrored
+        due, rows = (
+            collectives.local_rows(pool_lib.groups_due_for_change(self.pool, state.updates)),
+            environments - mirrored,
+        )
         due = jnp.repeat(due, rows // max(self.groups(), 1), total_repeat_length=rows)
         return jnp.concatenate([jnp.zeros(mirrored, bool), due])
 
@@ -87,8 +90,8 @@ class Opponents(NamedTuple):
 
     Attributes:
       owner: state of the pool's learner.
-      bank: policy states, leaves `[G, ...]` by group, or the whole bank `[P, ...]`, see `pool.roster`.
-      slots: `[G]` int32 entries that play in the groups of this shard.
+      bank: policy states, leaves `[G, ...]` by group, or the whole bank `[P, ...]`, see
+      `pool.playable_policies`. slots: `[G]` int32 entries that play in the groups of this shard.
       fixed: states of the fixed opponents; None for scripts and for policies in the bank.
       places: `[G]` int32 index of each group's policy in the whole bank; arbitrary for fixed opponents.
     """
@@ -100,7 +103,7 @@ class Opponents(NamedTuple):
     places: jax.Array | None = None
 
 
-class Seated(NamedTuple):
+class PoolRoleMemory(NamedTuple):
     """Memories of a pool's role.
 
     Attributes:
@@ -114,13 +117,15 @@ class Seated(NamedTuple):
     fixed: tuple[PyTree, ...]
 
 
-def opponents(seat: Seat, agent: Agent, state: PoolState, policies: dict[str, PyTree]) -> Opponents:
+def select_opponents(
+    seat: PoolRole, agent: Agent, state: PoolState, policies: dict[str, PyTree]
+) -> Opponents:
     """Returns the policies of a pool's role for one rollout, read from the bank once.
 
     The owner's policy may change during the rollout.
     """
-    slots, present = collectives.own(state.slots), agent.rollout_policy(policies[seat.owner])
-    bank, places = pool_lib.roster(seat.pool, state, slots, present)
+    slots, present = collectives.local_rows(state.slots), agent.rollout_policy(policies[seat.owner])
+    bank, places = pool_lib.playable_policies(seat.pool, state, slots, present)
     if seat.pool.settings.acting == "groups":
         bank = jax.tree.map(lambda x: x[places], bank)
     bank = jax.tree.map(lambda x, y: x.astype(y.dtype), bank, present)
@@ -128,7 +133,9 @@ def opponents(seat: Seat, agent: Agent, state: PoolState, policies: dict[str, Py
     return Opponents(policies[seat.owner], bank, slots, fixed, places)
 
 
-def pooled(seat: Seat, agent: Agent, role: Role, fixed: Mapping[int, Controller]) -> Controller:
+def simultaneous_pool_controller(
+    seat: PoolRole, agent: Agent, role: Role, fixed: Mapping[int, Controller]
+) -> Controller:
     """Builds the controller of a pool's role; its choices are those of the mirrored environments.
 
     Args:
@@ -138,30 +145,34 @@ def pooled(seat: Seat, agent: Agent, role: Role, fixed: Mapping[int, Controller]
       fixed: controllers of the fixed opponents that are not in the bank, by index.
     """
     settings = seat.pool.settings
-    mirror = controllers.learner(agent, role, seat.owner, greedy=False)
+    mirror = controllers.make_learner_controller(agent, role, seat.owner, greedy=False)
     # Past policies do not use critics, and get no critic observations.
-    past = controllers.learner(agent._replace(asymmetric=False), role, seat.owner, greedy=settings.greedy)
+    past = controllers.make_learner_controller(
+        agent._replace(asymmetric=False), role, seat.owner, greedy=settings.greedy
+    )
     play_bank = ACTING[settings.acting]
     first_fixed = settings.first_fixed
 
     def init(num_envs):
         mirrored = seat.mirrored(num_envs)
         rest = num_envs - mirrored
-        return Seated(
-            mirror.init(mirrored), past.init(rest), memories_of(fixed, seat, lambda one: one.init(rest))
+        return PoolRoleMemory(
+            mirror.init(mirrored),
+            past.init(rest),
+            fixed_opponent_memories(fixed, seat, lambda one: one.init(rest)),
         )
 
     def act(key, state, memory, view, reset):
         mirrored = seat.mirrored(reset.shape[0])
         key_mirror, key_bank, *keys = jax.random.split(key, 2 + len(seat.fixed))
-        (own, own_reset), (theirs, their_reset) = split((view, reset), mirrored)
+        (own, own_reset), (theirs, their_reset) = split_rows((view, reset), mirrored)
         parts, choice, carry = [], None, memory.mirror
         if mirrored:
             carry, action, choice = mirror.act(key_mirror, state.owner, carry, own, own_reset)
             parts.append(action)
         if not seat.pool.rivals:
             return memory._replace(mirror=carry), parts[0], choice
-        seen = View(None, None, theirs.time)
+        seen = ControllerView(None, None, theirs.time)
         bank, action = play_bank(past.act, key_bank, state, memory.bank, seen, their_reset)
         entries = jnp.repeat(state.slots, their_reset.shape[0] // state.slots.shape[0])
         remembered = list(memory.fixed)
@@ -171,17 +182,19 @@ def pooled(seat: Seat, agent: Agent, role: Role, fixed: Mapping[int, Controller]
             remembered[number], reply = _where_met(one, mine, given, action)
             action = jnp.where(mine.reshape(mine.shape + (1,) * (action.ndim - 1)), reply, action)
         parts.append(action)
-        return Seated(carry, bank, tuple(remembered)), jnp.concatenate(parts), choice
+        return PoolRoleMemory(carry, bank, tuple(remembered)), jnp.concatenate(parts), choice
 
     return Controller(init, act, seat.policy)
 
 
-def memories_of(fixed: Mapping[int, Controller], seat: Seat, begin: Callable) -> tuple[PyTree, ...]:
+def fixed_opponent_memories(
+    fixed: Mapping[int, Controller], seat: PoolRole, begin: Callable
+) -> tuple[PyTree, ...]:
     """Returns the memories of the fixed opponents, `()` for those in the bank."""
     return tuple(begin(fixed[number]) if number in fixed else () for number in range(len(seat.fixed)))
 
 
-def split(tree: PyTree, number: int) -> tuple[PyTree, PyTree]:
+def split_rows(tree: PyTree, number: int) -> tuple[PyTree, PyTree]:
     """Splits a tree of arrays `[E, ...]` into the first `number` rows and the rest."""
     return jax.tree.map(lambda x: x[:number], tree), jax.tree.map(lambda x: x[number:], tree)
 
@@ -206,7 +219,7 @@ def _joined(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), tree)
 
 
-def in_groups(act: Callable, key, state: Opponents, carry, view, reset) -> tuple[PyTree, jax.Array]:
+def act_in_groups(act: Callable, key, state: Opponents, carry, view, reset) -> tuple[PyTree, jax.Array]:
     """Acts with each group's policy on its own rows only, by one `vmap` over groups."""
     groups = state.slots.shape[0]
     rows = _by_group((carry, view, reset), groups)
@@ -214,7 +227,7 @@ def in_groups(act: Callable, key, state: Opponents, carry, view, reset) -> tuple
     return _joined((carry, action))
 
 
-def densely(act: Callable, key, state: Opponents, carry, view, reset) -> tuple[PyTree, jax.Array]:
+def act_all_policies(act: Callable, key, state: Opponents, carry, view, reset) -> tuple[PyTree, jax.Array]:
     """Acts with every policy of the bank on all rows and selects one per row: the reference in tests."""
     number = jax.tree.leaves(state.bank)[0].shape[0]
     acted = jax.vmap(act, in_axes=(0, 0, None, None, None))(
@@ -226,7 +239,9 @@ def densely(act: Callable, key, state: Opponents, carry, view, reset) -> tuple[P
     return carry, action
 
 
-def sorted_by_slot(act: Callable, key, state: Opponents, carry, view, reset) -> tuple[PyTree, jax.Array]:
+def act_sorted_by_policy(
+    act: Callable, key, state: Opponents, carry, view, reset
+) -> tuple[PyTree, jax.Array]:
     """Acts on rows sorted by policy, in a scan over chunks of one policy; for any distribution of rows."""
     number, rows = jax.tree.leaves(state.bank)[0].shape[0], reset.shape[0]
     slot = _places_of_rows(state, rows)
@@ -258,10 +273,10 @@ def _places_of_rows(state: Opponents, rows: int) -> jax.Array:
     return jnp.repeat(state.places, rows // state.places.shape[0])
 
 
-ACTING = {"groups": in_groups, "dense": densely, "sorted": sorted_by_slot}
+ACTING = {"groups": act_in_groups, "dense": act_all_policies, "sorted": act_sorted_by_policy}
 
 
-def tagged(flow: Flow, tags: dict[str, jax.Array]) -> Flow:
+def add_tags(flow: EpisodeEvents, tags: dict[str, jax.Array]) -> EpisodeEvents:
     """Adds tags `[E]` of the running episodes to a flow `[E]` or `[T, E]`."""
     ended = {name: jnp.where(flow.finished.mask, tag, -1) for name, tag in tags.items()}
     running = {name: jnp.broadcast_to(tag, flow.over.shape) for name, tag in tags.items()}
@@ -269,7 +284,7 @@ def tagged(flow: Flow, tags: dict[str, jax.Array]) -> Flow:
     return flow.replace(tags=flow.tags | running, finished=finished)
 
 
-def results(spec: EnvSpec, seat: Seat, finished: Finished) -> jax.Array:
+def game_outcomes(spec: EnvSpec, seat: PoolRole, finished: Finished) -> jax.Array:
     """Results of finished episodes `[...]` for the rival: WIN, DRAW or LOSS.
 
     Compares the scores of both roles if both have one; otherwise the rival's score with 1/2. Turn-based games
@@ -278,29 +293,29 @@ def results(spec: EnvSpec, seat: Seat, finished: Finished) -> jax.Array:
     if SEAT in finished.tags:
         mine = own_score(spec, seat, finished)
         return jnp.select([mine > 0.5, mine < 0.5], [WIN, LOSS], DRAW)
-    ahead = lead(spec, seat.rival, seat.role, finished)
+    ahead = score_margin(spec, seat.rival, seat.role, finished)
     return jnp.select([ahead > 0, ahead < 0], [WIN, LOSS], DRAW)
 
 
-def own_score(spec: EnvSpec, seat: Seat, finished: Finished) -> jax.Array:
+def own_score(spec: EnvSpec, seat: PoolRole, finished: Finished) -> jax.Array:
     """Score `[...]` of the rival's own seat in turn-based games."""
     scores, own = spec.scores(finished.results, seat.role), finished.tags[SEAT]
     return jnp.take_along_axis(scores, jnp.maximum(own, 0)[..., None], axis=-1)[..., 0]
 
 
-def lead(spec: EnvSpec, ours: str, theirs: str | None, finished: Finished) -> jax.Array:
+def score_margin(spec: EnvSpec, ours: str, theirs: str | None, finished: Finished) -> jax.Array:
     """Difference `[...]` of one role's score and another's, or 1/2 if the other has no score."""
-    other = None if theirs is None else score_of(spec, theirs, finished)
-    return score_of(spec, ours, finished) - (0.5 if other is None else other)
+    other = None if theirs is None else role_score(spec, theirs, finished)
+    return role_score(spec, ours, finished) - (0.5 if other is None else other)
 
 
-def score_of(spec: EnvSpec, role: str, finished: Finished) -> jax.Array | None:
+def role_score(spec: EnvSpec, role: str, finished: Finished) -> jax.Array | None:
     """Score `[...]` of a role in episodes, the mean over its agents; None for a role without a score."""
     score = spec.scores(finished.results, role)
     return jnp.mean(score, axis=-1) if score is not None and score.ndim > finished.mask.ndim else score
 
 
-def own_games(spec: EnvSpec, seat: Seat, finished: Finished) -> Finished:
+def restrict_to_own_seat(spec: EnvSpec, seat: PoolRole, finished: Finished) -> Finished:
     """Restricts turn-based games against opponents to the learner's own seat, for reports.
 
     In games in which the learner plays all seats, all are reported, and the tag of its seat is -1.
@@ -316,7 +331,7 @@ def own_games(spec: EnvSpec, seat: Seat, finished: Finished) -> Finished:
     )
 
 
-def judged_games(spec: EnvSpec, seat: Seat, finished: Finished) -> Finished:
+def select_scored_games(spec: EnvSpec, seat: PoolRole, finished: Finished) -> Finished:
     """Restricts episodes to those that measure the learner: in turn-based games those against opponents.
 
     A learner that plays all seats of a game both wins and loses it. Without opponents nothing is removed.
@@ -326,7 +341,9 @@ def judged_games(spec: EnvSpec, seat: Seat, finished: Finished) -> Finished:
     return finished.replace(mask=finished.mask & (finished.tags[TAG] > 0))
 
 
-def ranked(key: jax.Array, spec: EnvSpec, seat: Seat, finished: Finished) -> Games | None:
+def select_ranked_games(
+    key: jax.Array, spec: EnvSpec, seat: PoolRole, finished: Finished
+) -> RankedGames | None:
     """Selects up to `RANKED` games of an update, of all shards, with ranks of all seats; None for two seats.
 
     Entry 0 has the rival's seat, its opponent all others. If there are more games, a random subset is drawn:
@@ -334,44 +351,44 @@ def ranked(key: jax.Array, spec: EnvSpec, seat: Seat, finished: Finished) -> Gam
     """
     if spec.turns <= 2:
         return None
-    met = draw_some(key, finished.mask & (finished.tags[TAG] > 0), RANKED)
-    games = episode_statistics.ended(finished.replace(mask=met), RANKED, newest=False).finished
+    met = draw_subset(key, finished.mask & (finished.tags[TAG] > 0), RANKED)
+    games = episode_statistics.select_finished(finished.replace(mask=met), RANKED, newest=False).finished
     scores = spec.scores(games.results, seat.role)
     own = games.tags[SEAT][:, None] == jnp.arange(spec.turns)
-    return Games(
+    return RankedGames(
         entries=jnp.where(own, 0, games.tags[TAG][:, None]),
         ranks=jnp.sum(scores[:, None, :] > scores[:, :, None], axis=-1),
         mask=games.mask,
     )
 
 
-def draw_some(key: jax.Array, mask: jax.Array, most: int) -> jax.Array:
+def draw_subset(key: jax.Array, mask: jax.Array, most: int) -> jax.Array:
     """Draws at most `most` of the marked elements of `mask [T, E]`, of all shards, with equal probability."""
     steps, mine = mask.shape
-    luck = collectives.own(jax.random.uniform(key, (mine * collectives.size(), steps))).T
+    luck = collectives.local_rows(jax.random.uniform(key, (mine * collectives.num_shards(), steps))).T
     places = jnp.where(mask, luck, 1.0).ravel()
-    lowest = collectives.stack(jax.lax.top_k(-places, min(most, places.size))[0]).ravel()
+    lowest = collectives.stack_shards(jax.lax.top_k(-places, min(most, places.size))[0]).ravel()
     last = -jax.lax.top_k(lowest, min(most, lowest.size))[0][-1]
     return mask & (luck <= last)
 
 
-def count(spec: EnvSpec, seat: Seat, finished: Finished) -> jax.Array:
+def count_outcomes(spec: EnvSpec, seat: PoolRole, finished: Finished) -> jax.Array:
     """Counts the rival's wins, draws and losses `[n, 3]` int32 against every entry, over all shards.
 
     `finished [T, E]` is tagged with the entries; each episode counts for the entry that played all of it.
     Mirrored games are not counted.
     """
-    outcome = results(spec, seat, finished)
+    outcome = game_outcomes(spec, seat, finished)
     number = 3 * seat.pool.settings.entries
     rated = finished.mask & (finished.tags[TAG] > 0)
     cell = jnp.where(rated, finished.tags[TAG] * 3 + outcome, number).ravel()
     # Sums of integers do not depend on the order.
     cells = jnp.zeros(number, jnp.int32).at[cell].add(1, mode="drop")
-    return collectives.sum(cells).reshape(-1, 3)
+    return collectives.sum_over_shards(cells).reshape(-1, 3)
 
 
-def points(spec: EnvSpec, seat: Seat, finished: Finished) -> jax.Array | None:
-    """Sums the rival's scores against every entry, `[n]` float32, over the games of `count`.
+def sum_rival_scores(spec: EnvSpec, seat: PoolRole, finished: Finished) -> jax.Array | None:
+    """Sums the rival's scores against every entry, `[n]` float32, over the games of `count_outcomes`.
 
     Returns None where wins, draws and losses determine the scores. Scores contain more in games for stakes,
     and in games of more than two seats, of which each of equal players wins less than half. They are rounded
@@ -384,4 +401,4 @@ def points(spec: EnvSpec, seat: Seat, finished: Finished) -> jax.Array | None:
     parts = jnp.round(own_score(spec, seat, finished) / PART).astype(jnp.int32).ravel()
     here = entry[:, None] == jnp.arange(seat.pool.settings.entries)
     high, low = (jnp.sum(jnp.where(here, x[:, None], 0), axis=0) for x in jnp.divmod(parts, HALF))
-    return collectives.sum(high) * (HALF * PART) + collectives.sum(low) * PART
+    return collectives.sum_over_shards(high) * (HALF * PART) + collectives.sum_over_shards(low) * PART

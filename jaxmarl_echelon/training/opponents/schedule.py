@@ -10,13 +10,13 @@ from algos import collectives
 from algos.types import Agent
 from jaxmarl_echelon.selfplay import matchmaking, pool
 from jaxmarl_echelon.training.acting.state import RunState
-from jaxmarl_echelon.training.opponents.pool_role import TAG, Seat, opponents, tagged
+from jaxmarl_echelon.training.opponents.pool_role import TAG, PoolRole, add_tags, select_opponents
 
 # Distinguishes the draw of opponents from other uses of a step's key.
 DRAWS = 17
 
 
-class Meetings(NamedTuple):
+class OpponentSchedule(NamedTuple):
     """Schedule of a pool's opponents in a rollout; the defaults do nothing.
 
     Attributes:
@@ -38,41 +38,43 @@ class Meetings(NamedTuple):
     last: Callable = lambda horizon, segments: None
 
 
-def meetings(seat: Seat | None, agents: Mapping[str, Agent], run: RunState) -> Meetings:
+def make_opponent_schedule(
+    seat: PoolRole | None, agents: Mapping[str, Agent], run: RunState
+) -> OpponentSchedule:
     """Builds the opponents of one rollout: constant, or drawn at the start of each episode."""
     if seat is None:
-        return Meetings()
+        return OpponentSchedule()
     if seat.pool.settings.episodic:
-        return by_episode(seat, agents, run)
+        return per_episode_schedule(seat, agents, run)
     number = run.reset.shape[0]
     entries, changes = seat.entries(run.pool, number), seat.changes(run.pool, number)
-    taken = opponents(seat, agents[seat.owner], run.pool, run.policies)
+    taken = select_opponents(seat, agents[seat.owner], run.pool, run.policies)
 
-    return Meetings(
+    return OpponentSchedule(
         policies=lambda run: run.policies | {seat.policy: taken._replace(owner=run.policies[seat.owner])},
         cut=lambda run, last: (run.stagger == 1) | (last & changes),
-        tagged=lambda run, flow: tagged(flow, {TAG: entries}),
+        tagged=lambda run, flow: add_tags(flow, {TAG: entries}),
         last=_last,
     )
 
 
-def by_episode(seat: Seat, agents: Mapping[str, Agent], run: RunState) -> Meetings:
+def per_episode_schedule(seat: PoolRole, agents: Mapping[str, Agent], run: RunState) -> OpponentSchedule:
     """Builds the schedule of opponents drawn per episode.
 
     During the rollout `PoolState.slots` holds the entries of this shard's environments. The bank and the
     probabilities of opponents stay constant.
     """
     before, mirrored = run.pool, seat.mirrored(run.reset.shape[0])
-    taken = opponents(seat, agents[seat.owner], before, run.policies)
-    chances, places = pool.chances(seat.pool, before), jnp.asarray(seat.pool.places, jnp.int32)
+    taken = select_opponents(seat, agents[seat.owner], before, run.policies)
+    chances, places = pool.opponent_probabilities(seat.pool, before), jnp.asarray(seat.pool.places, jnp.int32)
 
     def with_slots(run, slots):
         return run.replace(pool=run.pool.replace(slots=slots))
 
     def begin(run, key):
         slots, begins = run.pool.slots, run.reset[mirrored:]
-        key = collectives.fold(jax.random.fold_in(key, DRAWS))
-        return with_slots(run, jnp.where(begins, matchmaking.draw(key, chances, begins), slots))
+        key = collectives.fold_shard_into_key(jax.random.fold_in(key, DRAWS))
+        return with_slots(run, jnp.where(begins, matchmaking.draw_opponents(key, chances, begins), slots))
 
     def policies(run):
         slots = run.pool.slots
@@ -82,13 +84,13 @@ def by_episode(seat: Seat, agents: Mapping[str, Agent], run: RunState) -> Meetin
     def everywhere(rows):
         return jnp.concatenate([jnp.zeros(mirrored, rows.dtype), rows])
 
-    return Meetings(
-        start=lambda run: with_slots(run, collectives.own(run.pool.slots)),
+    return OpponentSchedule(
+        start=lambda run: with_slots(run, collectives.local_rows(run.pool.slots)),
         begin=begin,
         policies=policies,
-        cut=lambda run, last: (run.stagger == 1) | (last & everywhere(pool.leaves(run.pool))),
-        tagged=lambda run, flow: tagged(flow, {TAG: everywhere(run.pool.slots)}),
-        end=lambda run: with_slots(run, collectives.gather(run.pool.slots)),
+        cut=lambda run, last: (run.stagger == 1) | (last & everywhere(pool.groups_losing_opponent(run.pool))),
+        tagged=lambda run, flow: add_tags(flow, {TAG: everywhere(run.pool.slots)}),
+        end=lambda run: with_slots(run, collectives.gather_shards(run.pool.slots)),
         last=_last,
     )
 

@@ -16,28 +16,28 @@ from jaxmarl_echelon.envs.episodes import Finished
 from jaxmarl_echelon.training.opponents.pool_role import SEAT, TAG
 
 
-def begin(environments: int, seats: int) -> jax.Array:
+def begin_round(environments: int, seats: int) -> jax.Array:
     """Returns the record of a new round: `[E, N]` bool, no seat played."""
     return jnp.zeros((environments, seats), bool)
 
 
-def seat_of(agent: jax.Array, phase: jax.Array, length: jax.Array, seats: int) -> jax.Array:
+def seat_of_agent(agent: jax.Array, phase: jax.Array, length: jax.Array, seats: int) -> jax.Array:
     """Seats `[E]` int32 of phase agents `agent [E]` in games whose ply number `length [E]` is in `phase`."""
     return (agent - phase + length) % seats
 
 
-def had_already(had: jax.Array, seat: jax.Array) -> jax.Array:
+def is_seat_played(had: jax.Array, seat: jax.Array) -> jax.Array:
     """Whether the seats `seat [E]` have been played in this round, `[E]` bool."""
     return jnp.take_along_axis(had, seat[:, None], axis=1)[:, 0]
 
 
-def counted(had: jax.Array, seat: jax.Array, over: jax.Array) -> jax.Array:
+def mark_played_seats(had: jax.Array, seat: jax.Array, over: jax.Array) -> jax.Array:
     """Adds `seat [E]` to the played seats where a game is `over [E]`; clears the record of full rounds."""
     had = had | (over[:, None] & (seat[:, None] == jnp.arange(had.shape[1])))
     return had & ~jnp.all(had, axis=1, keepdims=True)
 
 
-def balanced(finished: Finished, entries: int, seats: int) -> Finished:
+def balance_seats(finished: Finished, entries: int, seats: int) -> Finished:
     """Selects equally many games against each entry from every seat; leaves mirrored games out.
 
     For each entry and seat the first games of all shards are kept, as many as the seat with the fewest has.
@@ -49,7 +49,7 @@ def balanced(finished: Finished, entries: int, seats: int) -> Finished:
     """
     tags = finished.tags
     met = finished.mask & (tags[TAG] > 0)
-    cell = collectives.gather(jnp.where(met, tags[TAG] * seats + tags[SEAT], entries * seats), 1)
+    cell = collectives.gather_shards(jnp.where(met, tags[TAG] * seats + tags[SEAT], entries * seats), 1)
     flat = cell.ravel()
     order = jnp.argsort(flat, stable=True)
     first = jnp.searchsorted(flat[order], jnp.arange(entries * seats + 1))
@@ -57,5 +57,5 @@ def balanced(finished: Finished, entries: int, seats: int) -> Finished:
     rank = jnp.zeros_like(flat).at[order].set(jnp.arange(flat.size)) - first[flat]
     entry = jnp.minimum(flat // seats, entries - 1)
     kept = (flat < entries * seats) & (rank < fewest[entry])
-    own = collectives.own(kept.reshape(cell.shape).T).T
+    own = collectives.local_rows(kept.reshape(cell.shape).T).T
     return finished.replace(mask=own)

@@ -10,24 +10,26 @@ import jax.numpy as jnp
 import numpy as np
 
 from algos.on_policy.distillation import Teacher
-from algos.stacked_agents import per_agent
+from algos.stacked_agents import vectorize_over_agents
 from algos.types import Agent, PyTree
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.envs.base import Environment, Role
-from jaxmarl_echelon.selfplay.credit import Credit, make_credit
+from jaxmarl_echelon.selfplay.credit import AdvantageTransforms, make_advantage_transforms
 from jaxmarl_echelon.selfplay.pool import make_pool
 from jaxmarl_echelon.training.acting import controllers
 from jaxmarl_echelon.training.config import build
 from jaxmarl_echelon.training.config.input_files import split_role
 from jaxmarl_echelon.training.config.role_assignment import FROZEN, LEARNERS, PER_AGENT, POOL, SHARED
 from jaxmarl_echelon.training.config.run_config import RunConfig
-from jaxmarl_echelon.training.opponents.pool_role import Seat, pooled
+from jaxmarl_echelon.training.opponents.pool_role import PoolRole, simultaneous_pool_controller
 from jaxmarl_echelon.training.rollouts import turn_based_pool
 
 
 def make_agents(config: RunConfig, *, tuned: bool = False) -> dict[str, Agent]:
     """Builds one agent per learning role; `tuned` is as for `make_program`."""
-    return {role: make_learner(config, role, tuned=tuned, **teacher(config, role)) for role in config.algos}
+    return {
+        role: make_learner(config, role, tuned=tuned, **load_teacher(config, role)) for role in config.algos
+    }
 
 
 def make_actors(config: RunConfig) -> dict[str, Agent]:
@@ -39,19 +41,23 @@ def make_learner(config: RunConfig, name: str, **options) -> Agent:
     """Builds the agent of one role; `options` are passed to the algorithm's `make`."""
     spaces, sizes = config.learner_task(name)
     agent = config.algos[name].make(*spaces, updates=config.updates, **sizes, **options)
-    return per_agent(agent, config.policies(name)) if config.controllers[name] == PER_AGENT else agent
+    return (
+        vectorize_over_agents(agent, config.policies(name))
+        if config.controllers[name] == PER_AGENT
+        else agent
+    )
 
 
-def teacher(config: RunConfig, role: str) -> dict[str, Teacher]:
+def load_teacher(config: RunConfig, role: str) -> dict[str, Teacher]:
     """Loads the teacher of a role's learner, as keyword arguments of `make_learner`.
 
     Raises:
-      ValueError: as `frozen_policy`, and for a teacher without action probabilities.
+      ValueError: as `load_frozen_policy`, and for a teacher without action probabilities.
     """
     path = config.algos[role].teacher
     if path is None:
         return {}
-    policy = frozen_policy(config, role, path, f"algo.teacher={path}", config.agents(role))
+    policy = load_frozen_policy(config, role, path, f"algo.teacher={path}", config.agents(role))
     if policy.agent.teach is None:
         raise ValueError(f"algo.teacher={path}: must be a ppo, ppo_rnn or a2c run without privileged critics")
     return {"teacher": Teacher(*policy)}
@@ -64,10 +70,10 @@ class FrozenPolicy(NamedTuple):
     state: PyTree
 
 
-def frozen_policies(config: RunConfig) -> dict[str, FrozenPolicy]:
+def load_frozen_policies(config: RunConfig) -> dict[str, FrozenPolicy]:
     """Loads the policies of all roles with controller `frozen:PATH`, and the frozen opponents of a pool."""
-    return fixed_policies(config) | {
-        role: frozen_policy(
+    return load_fixed_policies(config) | {
+        role: load_frozen_policy(
             config,
             role,
             name.removeprefix(FROZEN),
@@ -79,26 +85,28 @@ def frozen_policies(config: RunConfig) -> dict[str, FrozenPolicy]:
     }
 
 
-def fixed_policies(config: RunConfig) -> dict[str, FrozenPolicy]:
-    """Loads the frozen policies among a pool's fixed opponents, by the names of `fixed_name`."""
+def load_fixed_policies(config: RunConfig) -> dict[str, FrozenPolicy]:
+    """Loads the frozen policies among a pool's fixed opponents, by the names of `fixed_policy_name`."""
     if (role := config.pooled) is None:
         return {}
     size = config.env.spec.role(role).size
     return {
-        fixed_name(number): frozen_policy(config, role, name.removeprefix(FROZEN), f"pool.fixed={name}", size)
+        fixed_policy_name(number): load_frozen_policy(
+            config, role, name.removeprefix(FROZEN), f"pool.fixed={name}", size
+        )
         for number, name in enumerate(config.pool.fixed)
         if name.startswith(FROZEN)
     }
 
 
-def fixed_name(number: int) -> str:
+def fixed_policy_name(number: int) -> str:
     """Name of the state of a pool's fixed opponent in `RunState.policies`."""
     return f"pool/{number}"
 
 
-def make_seat(
+def make_pool_role(
     config: RunConfig, agents: Mapping[str, Agent], frozen: Mapping[str, FrozenPolicy]
-) -> Seat | None:
+) -> PoolRole | None:
     """Builds the description of the role that a pool plays; None without a pool.
 
     Frozen policies that act by the same program as the pool's learner, apart from their parameters, are
@@ -110,13 +118,13 @@ def make_seat(
         return None
     owner = config.controllers[role].removeprefix(POOL)
     decisions = config.horizon * max(config.env.spec.turns, 1)
-    names = {number: fixed_name(number) for number in range(len(config.pool.fixed))}
+    names = {number: fixed_policy_name(number) for number in range(len(config.pool.fixed))}
     names = {number: name for number, name in names.items() if name in frozen}
     pinned = tuple(
         number
         for number, name in names.items()
         if same_arrays_as(agents[owner], frozen[name].state)
-        and alike(make_learner(config, owner), frozen[name], config.env.spec.role(role))
+        and acts_by_same_program(make_learner(config, owner), frozen[name], config.env.spec.role(role))
     )
     pool = make_pool(
         config.pool,
@@ -127,10 +135,10 @@ def make_seat(
         environments=config.num_envs,
     )
     fixed = tuple(None if number in pinned else names.get(number) for number in range(len(config.pool.fixed)))
-    return Seat(role, owner, config.rival, pool, fixed)
+    return PoolRole(role, owner, config.rival, pool, fixed)
 
 
-def alike(ours: Agent, theirs: FrozenPolicy, role: Role) -> bool:
+def acts_by_same_program(ours: Agent, theirs: FrozenPolicy, role: Role) -> bool:
     """Whether a frozen policy acts by the same program as an agent; both must be untuned."""
     if not same_arrays_as(ours, theirs.state):
         return False
@@ -153,36 +161,38 @@ def same_arrays_as(agent: Agent, state: PyTree) -> bool:
     return build.same_shapes(own, state)
 
 
-def make_credits(config: RunConfig) -> dict[str, Credit]:
+def make_reward_transforms(config: RunConfig) -> dict[str, AdvantageTransforms]:
     """Builds the reward transforms of every learner, by its name; empty if none are configured."""
     if not config.transforms:
         return {}
-    return {role: make_credit(config.transforms, config.seats(role)) for role in config.algos}
+    return {role: make_advantage_transforms(config.transforms, config.seats(role)) for role in config.algos}
 
 
-def make_pooled(
+def make_pool_controller(
     config: RunConfig, env: Environment, agents: dict[str, Agent], frozen: dict[str, FrozenPolicy]
 ) -> controllers.Controller:
     """Builds the controller of the role that a pool plays in training."""
-    seat = make_seat(config, agents, frozen)
+    seat = make_pool_role(config, agents, frozen)
     role, greedy = env.spec.role(seat.role), config.pool.greedy
-    asked, fixed = role_of_seat(env, role), {}
+    asked, fixed = single_seat_role(env, role), {}
     for number, (name, state) in enumerate(zip(config.pool.fixed, seat.fixed, strict=True)):
         if state is not None:
-            fixed[number] = controllers.learner(frozen[state].agent, asked, state, greedy=greedy)
+            fixed[number] = controllers.make_learner_controller(
+                frozen[state].agent, asked, state, greedy=greedy
+            )
         elif number not in seat.pool.pinned:
             policy = controllers.find_script(env, role.name, name, "pool.fixed")
-            fixed[number] = controllers.script(policy)
-    make = turn_based_pool.pooled if env.spec.turns else pooled
+            fixed[number] = controllers.make_script_controller(policy)
+    make = turn_based_pool.turn_based_pool_controller if env.spec.turns else simultaneous_pool_controller
     return make(seat, agents[seat.owner], role, fixed)
 
 
-def role_of_seat(env: Environment, role: Role) -> Role:
+def single_seat_role(env: Environment, role: Role) -> Role:
     """Returns the role as a controller plays it: in turn-based games one seat at a time."""
     return replace(role, size=1) if env.spec.turns else role
 
 
-def assessed_by(config: RunConfig, role: str) -> str:
+def evaluation_controller(config: RunConfig, role: str) -> str:
     """Name of a role's controller in evaluations: its own, or for a pool's role the environment's script.
 
     If the environment has no default script for the role, the pool's learner plays it.
@@ -194,7 +204,7 @@ def assessed_by(config: RunConfig, role: str) -> str:
     return usual if usual not in (None, *LEARNERS) else SHARED + name.removeprefix(POOL)
 
 
-def frozen_policy(config: RunConfig, role: str, path: str, where: str, agents: int) -> FrozenPolicy:
+def load_frozen_policy(config: RunConfig, role: str, path: str, where: str, agents: int) -> FrozenPolicy:
     """Loads a role's policy from a run's checkpoint (`best_eval`, or the one that PATH names).
 
     Args:
@@ -208,8 +218,8 @@ def frozen_policy(config: RunConfig, role: str, path: str, where: str, agents: i
       ValueError: one line, if that run has no policy for the role, or has other spaces.
     """
     stem, named = split_role(path, [one.name for one in config.env.spec.roles])
-    folder = checkpoints.find(stem, "best_eval")
-    theirs = build.read(build.saved(checkpoints.metadata(folder)))
+    folder = checkpoints.find_checkpoint(stem, "best_eval")
+    theirs = build.build_run_config(build.read_saved_config(checkpoints.read_metadata(folder)))
     learnt = named or role
     if (actor := theirs.controllers.get(learnt, "")).startswith((SHARED, POOL)):
         learnt = actor.removeprefix(SHARED).removeprefix(POOL)
@@ -229,7 +239,7 @@ def frozen_policy(config: RunConfig, role: str, path: str, where: str, agents: i
     like = jax.eval_shape(lambda key: agent.policy_state(agent.init(key)), jax.random.key(0))
     # Only the actor is used, which takes no critic observations.
     agent = agent._replace(asymmetric=False)
-    return FrozenPolicy(agent, checkpoints.restore(folder, like, f".policies[{learnt!r}]"))
+    return FrozenPolicy(agent, checkpoints.restore_state(folder, like, f".policies[{learnt!r}]"))
 
 
 def make_controllers(
@@ -253,18 +263,18 @@ def make_controllers(
     acting = agents | {role: policy.agent for role, policy in frozen.items()}
     result = {}
     for role in env.spec.roles:
-        name = assessed_by(config, role.name)
+        name = evaluation_controller(config, role.name)
         if config.controllers[role.name].startswith(POOL) and not greedy:
-            result[role.name] = make_pooled(config, env, agents, frozen)
+            result[role.name] = make_pool_controller(config, env, agents, frozen)
             continue
         policy = name.removeprefix(SHARED)
         policy = policy if policy in acting or name != config.controllers[role.name] else role.name
         if policy in acting:
             modes = greedy and not env.spec.hidden
-            result[role.name] = controllers.learner(
-                acting[policy], role_of_seat(env, role), policy, greedy=modes
+            result[role.name] = controllers.make_learner_controller(
+                acting[policy], single_seat_role(env, role), policy, greedy=modes
             )
         else:
             policy = controllers.find_script(env, role.name, name)
-            result[role.name] = controllers.script(policy)
+            result[role.name] = controllers.make_script_controller(policy)
     return result

@@ -15,12 +15,24 @@ from flax import struct
 from algos import collectives
 from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.base import Environment, EnvSpec
-from jaxmarl_echelon.envs.episodes import Finished, Running, advance, initial_sums
-from jaxmarl_echelon.envs.packed_rows import Rows, row, rows
-from jaxmarl_echelon.envs.trees import finite, finite_part, in_slices, masked_mean, select, strong
+from jaxmarl_echelon.envs.episodes import Finished, Running, advance_without_reset, initial_sums
+from jaxmarl_echelon.envs.packed_rows import PackedRows, pack_batch, pack_one
+from jaxmarl_echelon.envs.trees import (
+    map_in_chunks,
+    mean_where,
+    rows_are_finite,
+    select_rows,
+    strip_weak_types,
+    zero_nonfinite,
+)
 from jaxmarl_echelon.training.acting.controllers import Controller
-from jaxmarl_echelon.training.acting.decisions import decide, decide_in_turn, repeat_for_seats, show_due_seat
-from jaxmarl_echelon.training.acting.state import View
+from jaxmarl_echelon.training.acting.decisions import (
+    decide_for_roles,
+    decide_in_turn,
+    repeat_for_seats,
+    show_due_seat,
+)
+from jaxmarl_echelon.training.acting.state import ControllerView
 
 PyTree = Any
 
@@ -48,7 +60,7 @@ class Evaluation:
 
     def mean_return(self, role: str) -> jax.Array:
         """Mean returns `[N]` over the present agents of a role; NaN without any."""
-        return masked_mean(self.episode_return[role], self.present[role] & ~self.quarantined[:, None])
+        return mean_where(self.episode_return[role], self.present[role] & ~self.quarantined[:, None])
 
     @property
     def finished(self) -> Finished:
@@ -67,22 +79,22 @@ class Evaluation:
 
     def sums(self, spec: EnvSpec, name: str) -> tuple[jax.Array, jax.Array]:
         """Terms `[N]` in numerator and denominator of a result's average; 0 for quarantined episodes."""
-        value, weight = results_lib.sums(spec.results, self.results, self.present, name)
+        value, weight = results_lib.average_terms(spec.results, self.results, self.present, name)
         return tuple(jnp.where(self.quarantined, 0.0, x) for x in (value, weight))
 
 
 def weighted_mean(value: jax.Array, weight: jax.Array) -> jax.Array:
     """Ratio of sums `sum(value) / sum(weight)`; NaN if the weights sum to 0."""
-    return results_lib.ratio(jnp.sum(value), jnp.sum(weight))
+    return results_lib.divide_or_empty(jnp.sum(value), jnp.sum(weight))
 
 
 def evaluation_params(env: Environment, params: PyTree, episodes: int) -> PyTree:
     """Parameters of this shard's part `[N]` of the evaluation's episodes."""
-    index = collectives.numbers(episodes // collectives.size())
+    index = collectives.global_indices(episodes // collectives.num_shards())
     return jax.vmap(env.evaluation_params, in_axes=(None, 0))(params, index)
 
 
-def count(params: PyTree) -> int:
+def count_episodes(params: PyTree) -> int:
     """Returns N of parameters `[N]`; raises ValueError for an environment without parameters."""
     leaves = jax.tree.leaves(params)
     if not leaves:
@@ -90,24 +102,24 @@ def count(params: PyTree) -> int:
     return leaves[0].shape[0]
 
 
-def start(
+def reset_environments(
     env: Environment, key: jax.Array, params: PyTree, number: int | None = None
-) -> tuple[Rows, jax.Array]:
+) -> tuple[PackedRows, jax.Array]:
     """Resets N environments; returns rows of (environment state, time step) and whether each is finite.
 
-    Non-finite values are replaced by 0. `number` is as for `play`.
+    Non-finite values are replaced by 0. `number` is as for `play_episodes`.
     """
-    number = count(params) if number is None else number
+    number = count_episodes(params) if number is None else number
 
     def begin(given):
-        return jax.vmap(lambda key, params: row(strong(env.reset(key, params))))(*given)
+        return jax.vmap(lambda key, params: pack_one(strip_weak_types(env.reset(key, params))))(*given)
 
-    begun = in_slices(begin, (collectives.split(key, number), params))
-    sound = finite(begun)
-    return select(sound, begun, finite_part(begun)), sound
+    begun = map_in_chunks(begin, (collectives.split_key_over_shards(key, number), params))
+    sound = rows_are_finite(begun)
+    return select_rows(sound, begun, zero_nonfinite(begun)), sound
 
 
-def play(
+def play_episodes(
     env: Environment,
     controllers: dict[str, Controller],
     policies: dict[str, PyTree],
@@ -131,10 +143,10 @@ def play(
     Returns:
       results of the episodes of all shards, truncated after `env.spec.episode_limit` decisions.
     """
-    number = count(params) if number is None else number
+    number = count_episodes(params) if number is None else number
     seats = env.spec.turns
     key_start, key_steps = jax.random.split(key)
-    begun, sound = start(env, key_start, params, number)
+    begun, sound = reset_environments(env, key_start, params, number)
     memories = {role: controller.init(number) for role, controller in controllers.items()}
     if seats:
         memories = {role: repeat_for_seats(memory, seats) for role, memory in memories.items()}
@@ -145,7 +157,7 @@ def play(
         running, memories, reset, quarantined = carry
         (ply, step_key), now = given, running.tree
         keys = jax.random.split(step_key, len(controllers) + 1)
-        view = View(now.env, params, now.time)
+        view = ControllerView(now.env, params, now.time)
         if seats:
             # All games begin together: the acting seat is the same in all that are not over.
             shown = show_due_seat(view, now.sums.length, seats)
@@ -153,16 +165,16 @@ def play(
                 controllers, policies, keys[1:], memories, shown, ply % seats, seats
             )
         else:
-            moved, actions, _ = decide(controllers, policies, keys[1:], memories, view, reset)
-        after, sound = advance(env, keys[0], now, actions, params)
+            moved, actions, _ = decide_for_roles(controllers, policies, keys[1:], memories, view, reset)
+        after, sound = advance_without_reset(env, keys[0], now, actions, params)
         playing = ~now.time.over & ~quarantined
-        running, memories = select(playing & sound, (rows(after), moved), (running, memories))
+        running, memories = select_rows(playing & sound, (pack_batch(after), moved), (running, memories))
         now, quarantined = running.tree, quarantined | (playing & ~sound)
         return (running, memories, jnp.zeros_like(reset), quarantined), frame(now.env, params, now.time)
 
     state, time = begun.tree
     first = frame(state, params, time)
-    running = rows(Running(state, time, initial_sums(env.spec, time)))
+    running = pack_batch(Running(state, time, initial_sums(env.spec, time)))
     carry = (running, memories, reset, ~sound)
     limit = env.spec.episode_limit
     inputs = jnp.arange(limit) if seats else None, jax.random.split(key_steps, limit)
@@ -174,13 +186,13 @@ def play(
         for role, flag in sums.present.items()
     }
     played = (carry[-1], present, sums.episode_return, sums.length, sums.results)
-    return Evaluation(*collectives.gather(played), frames=collectives.gather(frames, 1))
+    return Evaluation(*collectives.gather_shards(played), frames=collectives.gather_shards(frames, 1))
 
 
-def summary(result: Evaluation, spec: EnvSpec, role: str) -> dict[str, jax.Array]:
+def summarize_evaluation(result: Evaluation, spec: EnvSpec, role: str) -> dict[str, jax.Array]:
     """Computes the `eval_agg/...` scalars of an evaluation, with the returns of one role.
 
-    Averages are ratios of sums (`results.average`) over the `num_episodes` counted episodes, without
+    Averages are ratios of sums (`results.average_result`) over the `num_episodes` counted episodes, without
     quarantined ones; NaN without any. A grouping code (such as spawn points) gives the score by label, NaN
     for labels that did not occur; so do results that are reported by the labels of a code.
     """
@@ -192,21 +204,23 @@ def summary(result: Evaluation, spec: EnvSpec, role: str) -> dict[str, jax.Array
     for one in spec.results:
         if one.kind != "code":
             value, weight = map(jnp.sum, result.sums(spec, one.name))
-            metrics[f"eval_agg/{one.column}"] = results_lib.average(one, value, weight)
+            metrics[f"eval_agg/{one.column}"] = results_lib.average_result(one, value, weight)
             continue
         codes = result.results[one.name]
         for index, label in enumerate(one.labels):
             here = codes == index
             if not one.groups:
-                metrics[f"eval_agg/{one.name}/{label}"] = masked_mean(here, counts)
+                metrics[f"eval_agg/{one.name}/{label}"] = mean_where(here, counts)
             elif spec.score is not None:
                 value, weight = (jnp.where(here, x, 0.0) for x in result.scores(spec))
                 metrics[f"eval_agg/{one.name}/{label}"] = weighted_mean(value, weight)
-    grouped = results_lib.by_label(spec.results, result.results.__getitem__, partial(result.sums, spec))
+    grouped = results_lib.averages_by_label(
+        spec.results, result.results.__getitem__, partial(result.sums, spec)
+    )
     return metrics | {f"eval_agg/{name}": value for name, value in grouped.items()}
 
 
-def by_task(result: Evaluation, spec: EnvSpec) -> dict[str, Evaluation]:
+def split_by_task(result: Evaluation, spec: EnvSpec) -> dict[str, Evaluation]:
     """Splits an evaluation by task: label to the evaluation with only that task's episodes counted.
 
     Tasks that did not occur are left out.
@@ -221,6 +235,6 @@ def by_task(result: Evaluation, spec: EnvSpec) -> dict[str, Evaluation]:
 
 def _moments(name: str, values: jax.Array, mask: jax.Array) -> dict[str, jax.Array]:
     """Mean and standard deviation of `values [N]` where `mask` is set."""
-    mean = masked_mean(values, mask)
-    variance = masked_mean(jnp.square(values - mean), mask)
+    mean = mean_where(values, mask)
+    variance = mean_where(jnp.square(values - mean), mask)
     return {f"eval_agg/avg_{name}": mean, f"eval_agg/std_{name}": jnp.sqrt(variance)}

@@ -15,44 +15,44 @@ from jaxmarl_echelon.selfplay.settings import PoolSettings
 from jaxmarl_echelon.training.acting.state import RunState
 
 
-def stacked(run: RunState) -> RunState:
+def stack_league(run: RunState) -> RunState:
     """Stacks the states of all learners, leaves `[M, ...]`."""
     own = run.replace(league=None)
     return jax.tree.map(lambda x, others: jnp.concatenate([x[None], others]), own, run.league)
 
 
-def unstacked(runs: RunState) -> RunState:
-    """Inverse of `stacked`: the first learner's state, with the others in its `league`."""
+def unstack_league(runs: RunState) -> RunState:
+    """Inverse of `stack_league`: the first learner's state, with the others in its `league`."""
     first, others = (jax.tree.map(lambda x, at=at: x[at], runs) for at in (0, slice(1, None)))
     return first.replace(league=others)
 
 
-def begin(one: Callable, settings: PoolSettings) -> Callable:
+def vectorize_league_init(one: Callable, settings: PoolSettings) -> Callable:
     """Builds the league's `(key, ...) -> RunState` from that of one learner, `(key, member, ...)`."""
 
     def init(key, *shared):
         keys = jax.random.split(key, settings.learners)
         axes = (0, 0) + (None,) * len(shared)
         members = jnp.arange(settings.learners)
-        return unstacked(jax.vmap(one, axes, axis_name=AXIS)(keys, members, *shared))
+        return unstack_league(jax.vmap(one, axes, axis_name=AXIS)(keys, members, *shared))
 
     return init
 
 
-def advance(one: Callable, settings: PoolSettings) -> Callable:
+def vectorize_league_update(one: Callable, settings: PoolSettings) -> Callable:
     """Builds the league's `(run, world) -> (run, report)` from that of one learner.
 
     The report is the first main agent's, with the losses of the others under their names.
     """
 
     def update(run, world):
-        runs, reports = jax.vmap(one, (0, None), axis_name=AXIS)(stacked(run), world)
-        return unstacked(runs), reported(reports, settings)
+        runs, reports = jax.vmap(one, (0, None), axis_name=AXIS)(stack_league(run), world)
+        return unstack_league(runs), merge_league_reports(reports, settings)
 
     return update
 
 
-def reported(reports: PyTree, settings: PoolSettings) -> PyTree:
+def merge_league_reports(reports: PyTree, settings: PoolSettings) -> PyTree:
     """Combines the reports of all learners, leaves `[M, ...]`, into the league's report."""
     first = jax.tree.map(lambda x: x[0], reports)
     losses = {

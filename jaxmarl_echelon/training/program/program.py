@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from algos import collectives
-from algos.types import Agent, Rollout, shared_only
+from algos.types import Agent, Rollout, mark_all_shared
 from jaxmarl_echelon.curricula.base import Curriculum
 from jaxmarl_echelon.envs import episodes as episodes_lib
 from jaxmarl_echelon.envs.base import Environment
@@ -16,7 +16,7 @@ from jaxmarl_echelon.envs.episodes import Finished
 from jaxmarl_echelon.selfplay import diversity, league_pool
 from jaxmarl_echelon.selfplay import pool as pool_lib
 from jaxmarl_echelon.selfplay import report as pool_report
-from jaxmarl_echelon.selfplay.league import Membership
+from jaxmarl_echelon.selfplay.league import LeagueMembership
 from jaxmarl_echelon.training.acting import controllers as controllers_lib
 from jaxmarl_echelon.training.acting import episode_statistics
 from jaxmarl_echelon.training.acting.random_streams import Stream, split_initial, split_update, stream_key
@@ -25,18 +25,18 @@ from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.opponents import pool_role, seat_rounds
 from jaxmarl_echelon.training.program import evaluation, league
 from jaxmarl_echelon.training.program.agents import (
-    fixed_name,
-    frozen_policies,
+    fixed_policy_name,
+    load_frozen_policies,
     make_agents,
     make_controllers,
-    make_credits,
-    make_seat,
+    make_pool_role,
+    make_reward_transforms,
 )
 from jaxmarl_echelon.training.program.shards import Shards
 from jaxmarl_echelon.training.rollouts import collect as rollout
 from jaxmarl_echelon.training.rollouts import turn_based, turn_based_pool
-from jaxmarl_echelon.training.rollouts.spec import Collected, Collector
-from jaxmarl_echelon.training.rollouts.transitions import no_pending
+from jaxmarl_echelon.training.rollouts.spec import CollectedRollout, RolloutSpec
+from jaxmarl_echelon.training.rollouts.transitions import empty_pending
 
 PyTree = Any
 # Episodes of an evaluation in training that are recorded where the viewer can write them as text.
@@ -118,7 +118,7 @@ class Program(NamedTuple):
     update: Callable
     assess: Callable
     evaluate: Callable
-    evaluate_as: Callable
+    evaluate_with_controllers: Callable
     policy: Callable
     local: Callable
     renewed: Callable
@@ -156,7 +156,7 @@ def make_program(
     """
     env = config.env
     agents = make_agents(config, tuned=tuned) if agents is None else agents
-    frozen = frozen_policies(config)
+    frozen = load_frozen_policies(config)
     curriculum = config.curriculum(env)
     scored = next(iter(agents))
 
@@ -174,29 +174,29 @@ def make_program(
 
     if config.pooled is not None:
         seats(env, False)
-    spread, credits = Shards(config.shards), make_credits(config)
-    seat = make_seat(config, agents, frozen)
+    spread, credits = Shards(config.shards), make_reward_transforms(config)
+    seat = make_pool_role(config, agents, frozen)
 
     def local(run):
-        return local_of_run(agents, run)
+        return sharded_leaves(agents, run)
 
     def collector(world):
         here = placed(world)
         acting = seats(here, False)
         whole = config.transforms.whole_games
-        return Collector(here, agents, acting, config.horizon, config.segments, seat, credits, whole)
+        return RolloutSpec(here, agents, acting, config.horizon, config.segments, seat, credits, whole)
 
     in_league = config.pooled is not None and config.pool.league is not None
 
     def init(key, course=None, world=None):
         def one(key, course, world):
-            return initial_state(config, collector(world), curriculum, world or own, key, course)
+            return initial_run_state(config, collector(world), curriculum, world or own, key, course)
 
         def member(key, number, course, world):
-            return initial_state(config, collector(world), curriculum, world or own, key, course, number)
+            return initial_run_state(config, collector(world), curriculum, world or own, key, course, number)
 
         if in_league:
-            return league.begin(member, config.pool)(key, course, world)
+            return league.vectorize_league_init(member, config.pool)(key, course, world)
         return spread.begin(one, local)(key, course, world)
 
     def update(run, world=None):
@@ -204,25 +204,25 @@ def make_program(
             return update_once(config, collector(world), curriculum, run)
 
         if in_league:
-            return league.advance(one, config.pool)(run, world)
+            return league.vectorize_league_update(one, config.pool)(run, world)
         where = local(run)
-        return spread.each(one, (where, False), (where, False))(run, world)
+        return spread.map_shards(one, (where, False), (where, False))(run, world)
 
     def evaluate_as(seats, policies, run, key, params=None, record=None, episodes=None, world=None):
         here = placed(world)
         params = curriculum.evaluation(run.curriculum) if params is None else params
         episodes = episodes or config.eval_episodes
         params = evaluation.evaluation_params(here, params, episodes)
-        playing = controllers_lib.against_opponents(here, seats(here))
-        number = episodes // collectives.size()
-        return evaluation.play(here, playing, policies, key, params, record, number)
+        playing = controllers_lib.add_env_opponents(here, seats(here))
+        number = episodes // collectives.num_shards()
+        return evaluation.play_episodes(here, playing, policies, key, params, record, number)
 
     def evaluate(run, key, params=None, record=None, episodes=None, world=None):
         return evaluate_as(seats, run.policies, run, key, params, record, episodes, world)
 
     def assess(run, key, world=None):
-        run = policy_only(agents, run)
-        return spread.each(assess_one, (False, False, False), (False, False))(run, key, world)
+        run = reduce_to_policy(agents, run)
+        return spread.map_shards(assess_one, (False, False, False), (False, False))(run, key, world)
 
     def assess_one(run, key, world):
         course, stage = run.curriculum, curriculum.stage(run.curriculum)
@@ -230,13 +230,15 @@ def make_program(
             record = env.viewer.snapshot if env.viewer is not None and env.viewer.tells else None
             result = evaluate(run, key, record=record, world=world)
             result = result.replace(frames=jax.tree.map(lambda x: x[:, :RECORDED], result.frames))
-            return course, Assessment(evaluation.summary(result, env.spec, scored), result, stage)
+            return course, Assessment(
+                evaluation.summarize_evaluation(result, env.spec, scored), result, stage
+            )
         # lax.map compiles the evaluation once for both tasks.
         tasks = curriculum.evaluation(course), curriculum.stage_params(course, stage)
         tasks = jax.tree.map(lambda *x: jnp.stack(x), *tasks)
         both = jax.lax.map(lambda params: evaluate(run, key, params, world=world), tasks)
         result, own = (jax.tree.map(lambda x, i=i: x[i], both) for i in range(2))
-        scalars = evaluation.summary(result, env.spec, scored)
+        scalars = evaluation.summarize_evaluation(result, env.spec, scored)
         rate = own.score(env.spec)
         scalars["eval_agg/phase_success_rate"] = rate
         return curriculum.evaluated(course, rate, own.finished), Assessment(scalars, result, stage)
@@ -246,10 +248,10 @@ def make_program(
         update=update,
         assess=assess,
         evaluate=evaluate,
-        evaluate_as=evaluate_as,
-        policy=lambda run: policy_only(agents, run),
+        evaluate_with_controllers=evaluate_as,
+        policy=lambda run: reduce_to_policy(agents, run),
         local=local,
-        renewed=lambda run, course=None: renewed(agents, curriculum, run, course),
+        renewed=lambda run, course=None: apply_config_to_restored(agents, curriculum, run, course),
         env=env,
         agents=agents,
         controllers=seats,
@@ -259,7 +261,7 @@ def make_program(
     )
 
 
-def scored_assessment(program: Program, seed: int) -> Callable:
+def evaluation_as_in_training(program: Program, seed: int) -> Callable:
     """Returns the evaluation `(RunState, world) -> (curriculum state, Assessment)` of a run, as in training.
 
     Compiling it hits the persistent compilation cache of the run.
@@ -271,7 +273,7 @@ def scored_assessment(program: Program, seed: int) -> Callable:
     return assess
 
 
-def make_train(config: RunConfig, *, tuned: bool = False) -> Callable:
+def make_train_function(config: RunConfig, *, tuned: bool = False) -> Callable:
     """Returns the whole run as one pure function `(key, world=None) -> (RunState, Report [updates])`.
 
     For notebooks and `jax.vmap` over seeds; the command line runs the same update in chunks. Pass large
@@ -287,7 +289,7 @@ def make_train(config: RunConfig, *, tuned: bool = False) -> Callable:
     return train
 
 
-def policy_only(agents: dict[str, Agent], run: RunState) -> RunState:
+def reduce_to_policy(agents: dict[str, Agent], run: RunState) -> RunState:
     """Reduces a run to the parts that acting and evaluation need: no replay, optimisers or episodes."""
     policies = {
         name: agents[name].policy_state(state) if name in agents else state
@@ -311,9 +313,9 @@ def policy_only(agents: dict[str, Agent], run: RunState) -> RunState:
     )
 
 
-def local_of_run(agents: dict[str, Agent], run: RunState) -> RunState:
+def sharded_leaves(agents: dict[str, Agent], run: RunState) -> RunState:
     """Marks the arrays of a run that have an axis of shards; see `Program.local`."""
-    marks = shared_only(run)
+    marks = mark_all_shared(run)
     policies = {
         name: agents[name].local(state) if name in agents else marks.policies[name]
         for name, state in run.policies.items()
@@ -324,36 +326,40 @@ def local_of_run(agents: dict[str, Agent], run: RunState) -> RunState:
     return marks.replace(policies=policies, credit=credit, **mine)
 
 
-def renewed(agents: dict[str, Agent], curriculum: Curriculum, run: RunState, course: PyTree) -> RunState:
+def apply_config_to_restored(
+    agents: dict[str, Agent], curriculum: Curriculum, run: RunState, course: PyTree
+) -> RunState:
     """Applies the configuration's hyper-parameters and tasks to a restored run; all else is bit-identical.
 
     The new arrays are copies: the state is donated, and the curriculum's initial state may hold the
     environment's own arrays.
     """
     policies = {
-        name: state.replace(hyper=copied(agents[name].hyper())) if adjustable(agents, name) else state
+        name: state.replace(hyper=copy_arrays(agents[name].hyper()))
+        if has_traced_hyperparameters(agents, name)
+        else state
         for name, state in run.policies.items()
     }
-    fresh = copied(curriculum.init() if course is None else course)
+    fresh = copy_arrays(curriculum.init() if course is None else course)
     others = run.league
     if others is not None:
-        others = jax.vmap(lambda one: renewed(agents, curriculum, one, fresh))(others)
+        others = jax.vmap(lambda one: apply_config_to_restored(agents, curriculum, one, fresh))(others)
     return run.replace(
         policies=policies, curriculum=curriculum.retasked(run.curriculum, fresh), league=others
     )
 
 
-def copied(tree: PyTree) -> PyTree:
+def copy_arrays(tree: PyTree) -> PyTree:
     """Copies all arrays of a tree."""
     return jax.tree.map(jnp.array, tree)
 
 
-def adjustable(agents: dict[str, Agent], name: str) -> bool:
+def has_traced_hyperparameters(agents: dict[str, Agent], name: str) -> bool:
     """Whether a policy's state holds hyper-parameters from the configuration."""
     return name in agents and agents[name].hyper is not None
 
 
-def initial_state(
+def initial_run_state(
     config,
     collector,
     curriculum: Curriculum,
@@ -376,50 +382,52 @@ def initial_state(
     if seat is not None:
         policy = collector.agents[seat.owner].rollout_policy(learners[seat.owner])
         origin = learners[seat.owner]
-        if adjustable(collector.agents, seat.owner):
+        if has_traced_hyperparameters(collector.agents, seat.owner):
             origin = origin.replace(hyper={})
-        membership = None if member is None else Membership(member, origin, jnp.int32(0))
-        pinned = [others.pop(fixed_name(number)) for number in seat.pool.pinned]
-        pool = pool_lib.init(seat.pool, keys.opponents, policy, membership, pinned)
+        membership = None if member is None else LeagueMembership(member, origin, jnp.int32(0))
+        pinned = [others.pop(fixed_policy_name(number)) for number in seat.pool.pinned]
+        pool = pool_lib.init_pool(seat.pool, keys.opponents, policy, membership, pinned)
     explores = seat is not None and seat.pool.settings.explores
     course = curriculum.init() if course is None else course
-    number = config.num_envs // collectives.size()
-    episodes = episodes_lib.start(collector.env, keys.episodes, lambda k: curriculum.draw(k, course), number)
+    number = config.num_envs // collectives.num_shards()
+    episodes = episodes_lib.start_episodes(
+        collector.env, keys.episodes, lambda k: curriculum.draw(k, course), number
+    )
     limit = collector.env.spec.episode_limit
-    stagger = collectives.own(jax.random.randint(keys.stagger, (config.num_envs,), 1, limit + 1))
+    stagger = collectives.local_rows(jax.random.randint(keys.stagger, (config.num_envs,), 1, limit + 1))
     return RunState(
         key=keys.run,
         policies=learners | jax.tree.map(jnp.asarray, others),
-        memories=begin_memories(collector, number),
+        memories=initial_memories(collector, number),
         reset=jnp.ones(number, bool),
         episodes=episodes,
         # Turn-based games end at different times anyway, and must not be truncated.
         stagger=jnp.where(config.stagger and not collector.env.spec.turns, stagger, 0),
         curriculum=course,
         tickets=curriculum.tickets(config.num_envs),
-        recent=episode_statistics.recent_init(collector.env.spec, config.window),
-        pending=no_pending(collector, episodes.time),
+        recent=episode_statistics.init_recent(collector.env.spec, config.window),
+        pending=empty_pending(collector, episodes.time),
         updates=jnp.int32(0),
         pool=pool,
         plays=diversity.init(number, seat.pool.settings.entries, limit) if explores else None,
-        had=seat_rounds.begin(number, collector.env.spec.turns) if alternates(collector) else None,
+        had=seat_rounds.begin_round(number, collector.env.spec.turns) if rotates_seats(collector) else None,
         credit={
-            role: one.init(config.columns(role) * config.policies(role) // collectives.size())
+            role: one.init(config.columns(role) * config.policies(role) // collectives.num_shards())
             for role, one in collector.credits.items()
         }
         or None,
     )
 
 
-def begin_memories(collector: Collector, num_envs: int) -> dict[str, PyTree]:
+def initial_memories(collector: RolloutSpec, num_envs: int) -> dict[str, PyTree]:
     """Memories of controllers before the first decision, by role name; in turn-based games of all seats."""
     if collector.env.spec.turns and collector.seat is None:
         ((role, one),) = collector.controllers.items()
-        return {role: turn_based.begin_memories(one, num_envs, collector.env.spec.turns)}
+        return {role: turn_based.initial_phase_memories(one, num_envs, collector.env.spec.turns)}
     return {role: one.init(num_envs) for role, one in collector.controllers.items()}
 
 
-def alternates(collector: Collector) -> bool:
+def rotates_seats(collector: RolloutSpec) -> bool:
     """Whether a learner plays one seat of each game, and all seats in rotation."""
     return collector.seat is not None and collector.env.spec.turns > 0
 
@@ -427,32 +435,36 @@ def alternates(collector: Collector) -> bool:
 def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tuple[RunState, Report]:
     """Runs one rollout, then updates every rollout learner and the curriculum, for one shard."""
     own_keys = split_update(run.key)
-    collect = rollout.collect
-    if turn_based.drives(collector):
-        collect = turn_based.collect if collector.seat is None else turn_based_pool.collect
+    collect = rollout.collect_rollout
+    if turn_based.uses_turn_based_rollout(collector):
+        collect = (
+            turn_based.collect_turn_based
+            if collector.seat is None
+            else turn_based_pool.collect_turn_based_pool
+        )
     run, collected = collect(collector, run, own_keys.rollout, lambda k: curriculum.draw(k, run.curriculum))
     policies, losses = dict(run.policies), dict(collected.metrics)
-    credit, rollouts = credited(collector, run, collected)
+    credit, rollouts = apply_reward_transforms(collector, run, collected)
     keys = jax.random.split(own_keys.learning, len(collector.agents))
     for k, (role, agent) in zip(keys, collector.agents.items(), strict=True):
         if role in rollouts:
             policies[role], losses[role] = agent.update(run.policies[role], k, rollouts[role])
     flow = collected.flow
-    pool, plays, policies = advanced_pool(collector, run, own_keys.opponents, policies, flow.finished)
+    pool, plays, policies = update_pool(collector, run, own_keys.opponents, policies, flow.finished)
     finished = judged = flow.finished
     if collector.seat is not None:
-        finished = pool_role.own_games(collector.env.spec, collector.seat, finished)
-        judged = pool_role.judged_games(collector.env.spec, collector.seat, finished)
+        finished = pool_role.restrict_to_own_seat(collector.env.spec, collector.seat, finished)
+        judged = pool_role.select_scored_games(collector.env.spec, collector.seat, finished)
     course, tickets = curriculum.update(
-        run.curriculum, run.tickets, collectives.gather(flow.replace(finished=finished), 1)
+        run.curriculum, run.tickets, collectives.gather_shards(flow.replace(finished=finished), 1)
     )
-    newest = episode_statistics.ended(judged, config.window, newest=True).finished
+    newest = episode_statistics.select_finished(judged, config.window, newest=True).finished
     run = run.replace(
         key=own_keys.following,
         policies=policies,
         curriculum=course,
         tickets=tickets,
-        recent=episode_statistics.recent_add(run.recent, newest, collector.env.spec),
+        recent=episode_statistics.add_recent(run.recent, newest, collector.env.spec),
         updates=run.updates + 1,
         pool=pool,
         plays=plays,
@@ -466,27 +478,31 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
     metrics |= episode_statistics.recent_metrics(run.recent, collector.env.spec, roles)
     metrics |= curriculum.metrics(run.curriculum)
     sick = jnp.sum(collected.quarantined), jnp.sum(jnp.any(collected.quarantined, axis=0))
-    metrics["train/quarantined"], metrics["train/quarantined_environments"] = collectives.sum(sick)
+    metrics["train/quarantined"], metrics["train/quarantined_environments"] = collectives.sum_over_shards(
+        sick
+    )
     rows = episode_statistics.episode_rows(finished, collector.env.spec, roles, config.episode_rows)
     entries = {}
     if collector.seat is not None:
-        metrics |= pool_report.metrics(collector.seat.pool, pool)
+        metrics |= pool_report.pool_metrics(collector.seat.pool, pool)
         if plays is not None:
-            metrics |= pool_report.exploration(plays, collector.env.spec.roles[0].action)
-        entries = pool_report.rows(collector.seat.pool, pool)
+            metrics |= pool_report.exploration_metrics(plays, collector.env.spec.roles[0].action)
+        entries = pool_report.pool_rows(collector.seat.pool, pool)
     return run, Report(metrics, rows, entries)
 
 
-def credited(collector, run: RunState, collected: Collected) -> tuple[PyTree, dict[str, Rollout]]:
+def apply_reward_transforms(
+    collector, run: RunState, collected: CollectedRollout
+) -> tuple[PyTree, dict[str, Rollout]]:
     """Applies reward transforms to the rollouts; returns the transforms' states and the rollouts."""
     credit, rollouts = {}, dict(collected.rollouts)
     for role, transforms in collector.credits.items():
-        given = run.credit[role], rollouts[role], collected.stories[role]
+        given = run.credit[role], rollouts[role], collected.transform_inputs[role]
         credit[role], rollouts[role] = transforms.apply(*given)
     return credit or None, rollouts
 
 
-def advanced_pool(
+def update_pool(
     collector, run: RunState, key: jax.Array, policies: dict[str, PyTree], finished: Finished
 ) -> tuple[PyTree, PyTree, dict[str, PyTree]]:
     """Updates the pool after a rollout's games and the learners' updates; None without a pool.
@@ -498,24 +514,28 @@ def advanced_pool(
         return None, None, policies
     before = run.pool
     if plays is not None:
-        moves = diversity.number_of(collector.env.spec.roles[0].action)
-        before = before.replace(distinct=diversity.distinct(plays, moves, diversity.MODE))
+        moves = diversity.action_count(collector.env.spec.roles[0].action)
+        before = before.replace(
+            distinct=diversity.distinct_ngram_share(plays, moves, diversity.MATCHMAKING_GRAM)
+        )
     rated = finished
-    if alternates(collector):
-        rated = seat_rounds.balanced(finished, seat.pool.settings.entries, collector.env.spec.turns)
-    counts = pool_role.count(collector.env.spec, seat, rated)
+    if rotates_seats(collector):
+        rated = seat_rounds.balance_seats(finished, seat.pool.settings.entries, collector.env.spec.turns)
+    counts = pool_role.count_outcomes(collector.env.spec, seat, rated)
     agent, learner = collector.agents[seat.owner], policies[seat.owner]
-    games = pool_role.ranked(jax.random.fold_in(key, pool_role.RANKED), collector.env.spec, seat, rated)
-    points = pool_role.points(collector.env.spec, seat, rated)
+    games = pool_role.select_ranked_games(
+        jax.random.fold_in(key, pool_role.RANKED), collector.env.spec, seat, rated
+    )
+    points = pool_role.sum_rival_scores(collector.env.spec, seat, rated)
     given = seat.pool, before, key, counts, agent.rollout_policy(learner), games, points
     if before.league is not None:
-        after, anew = league_pool.after_update(*given)
+        after, anew = league_pool.update_league_pool(*given)
         origin = before.league.origin
-        if adjustable(collector.agents, seat.owner):
+        if has_traced_hyperparameters(collector.agents, seat.owner):
             origin = origin.replace(hyper=learner.hyper)
         learner = jax.tree.map(lambda x, y: jnp.where(anew, x, y), origin, learner)
         return after, plays, policies | {seat.owner: learner}
-    after = pool_lib.after_update(*given)
+    after = pool_lib.update_pool_state(*given)
     if plays is not None:
-        plays = diversity.forgotten(plays, after.iteration != before.iteration)
+        plays = diversity.clear_entries(plays, after.iteration != before.iteration)
     return after, plays, policies

@@ -9,18 +9,18 @@ import numpy as np
 
 from algos.types import Agent, PyTree
 from jaxmarl_echelon.envs.base import EnvSpec, Role
-from jaxmarl_echelon.selfplay.ratings import DRAW, LOSS, WIN, Pairs, RatingSystem
+from jaxmarl_echelon.selfplay.ratings import DRAW, LOSS, WIN, PairResults, RatingSystem
 from jaxmarl_echelon.training.acting import controllers
 from jaxmarl_echelon.training.acting.controllers import Controller
-from jaxmarl_echelon.training.acting.state import View
-from jaxmarl_echelon.training.opponents.pool_role import Opponents, in_groups, lead
+from jaxmarl_echelon.training.acting.state import ControllerView
+from jaxmarl_echelon.training.opponents.pool_role import Opponents, act_in_groups, score_margin
 from jaxmarl_echelon.training.program import evaluation
-from jaxmarl_echelon.training.program.agents import role_of_seat
+from jaxmarl_echelon.training.program.agents import single_seat_role
 from jaxmarl_echelon.training.program.program import Program
-from jaxmarl_echelon.training.rollouts.turn_based_pool import put, take
+from jaxmarl_echelon.training.rollouts.turn_based_pool import index_rows, set_rows
 
 
-class Sides(NamedTuple):
+class MatchRoles(NamedTuple):
     """Roles of a pair: the first plays `ours`, the second `theirs`; in turn-based games both are one role.
 
     Attributes:
@@ -33,9 +33,9 @@ class Sides(NamedTuple):
     agent: Agent
 
 
-def play_all(
+def play_round_robin(
     program: Program,
-    sides: Sides,
+    sides: MatchRoles,
     policies: PyTree,
     key: jax.Array,
     games: int,
@@ -65,25 +65,30 @@ def play_all(
     env = program.env if world is None else program.env.with_world(world.env)
     number = jax.tree.leaves(policies)[0].shape[0] + len(scripts)
     first, second = (x.ravel() for x in np.indices((number, number)))
-    roles = {one.name: role_of_seat(env, one) for one in env.spec.roles}
+    roles = {one.name: single_seat_role(env, one) for one in env.spec.roles}
     players = [
-        seated(
-            banked(sides.agent, roles[role], take(policies, who[who < number - len(scripts)])),
-            [controllers.script(controllers.find_script(env, role, name, "--scripts")) for name in scripts],
+        assign_players(
+            make_bank_controller(
+                sides.agent, roles[role], index_rows(policies, who[who < number - len(scripts)])
+            ),
+            [
+                controllers.make_script_controller(controllers.find_script(env, role, name, "--scripts"))
+                for name in scripts
+            ],
             np.maximum(who - (number - len(scripts) - 1), 0),
         )
         for role, who in ((sides.ours, first), (sides.theirs, second))
     ]
     seats = env.spec.turns
     if seats:
-        playing = {sides.ours: controllers.against(*players, seats)}
+        playing = {sides.ours: controllers.play_one_seat_against(*players, seats)}
     else:
         playing = {sides.ours: players[0], sides.theirs: players[1]}
     others = {role: one for role, one in program.controllers(env).items() if role not in playing}
     params = program.curriculum.evaluation(program.curriculum.init())
     episodes = number * number * games
     params = evaluation.evaluation_params(env, params, episodes)
-    played = evaluation.play(env, playing | others, {}, key, params, number=episodes)
+    played = evaluation.play_episodes(env, playing | others, {}, key, params, number=episodes)
     scores = jnp.where(played.quarantined, jnp.nan, _scores(program, sides, played, seats))
     return scores.reshape(number, number, games)
 
@@ -95,28 +100,28 @@ def require_even_seats(spec: EnvSpec, games: int) -> None:
         raise ValueError(f"--games={games}: must be a multiple of the {spec.turns} seats, such as {more}")
 
 
-def _scores(program: Program, sides: Sides, played: evaluation.Evaluation, seats: int) -> jax.Array:
+def _scores(program: Program, sides: MatchRoles, played: evaluation.Evaluation, seats: int) -> jax.Array:
     """Scores `[N]` of the first player."""
     spec, finished = program.env.spec, played.finished
     if seats:
         scores, own = spec.scores(finished.results, sides.ours), jnp.arange(finished.mask.size) % seats
         return jnp.take_along_axis(scores, own[:, None], axis=1)[:, 0]
-    return 0.5 + 0.5 * jnp.sign(lead(spec, sides.ours, sides.theirs, finished))
+    return 0.5 + 0.5 * jnp.sign(score_margin(spec, sides.ours, sides.theirs, finished))
 
 
-def banked(agent: Agent, role: Role, bank: PyTree) -> Controller:
+def make_bank_controller(agent: Agent, role: Role, bank: PyTree) -> Controller:
     """Builds a controller of P equal groups of environments, each with a policy of `bank [P, ...]`."""
-    past = controllers.learner(agent._replace(asymmetric=False), role, "", greedy=False)
+    past = controllers.make_learner_controller(agent._replace(asymmetric=False), role, "", greedy=False)
     met = Opponents(None, bank, jnp.arange(jax.tree.leaves(bank)[0].shape[0]), ())
 
     def act(key, state, carry, view, reset):
-        carry, action = in_groups(past.act, key, met, carry, View(None, None, view.time), reset)
+        carry, action = act_in_groups(past.act, key, met, carry, ControllerView(None, None, view.time), reset)
         return carry, action, None
 
     return Controller(past.init, act)
 
 
-def seated(learned: Controller, scripts: Sequence[Controller], player: np.ndarray) -> Controller:
+def assign_players(learned: Controller, scripts: Sequence[Controller], player: np.ndarray) -> Controller:
     """Builds a controller of P equal groups of environments, assigned to players by `player [P]`.
 
     0 stands for the policies of `learned`, which assigns its own groups; i for script i - 1.
@@ -137,42 +142,44 @@ def seated(learned: Controller, scripts: Sequence[Controller], player: np.ndarra
         keys = jax.random.split(key, len(players))
         for number, (one, memory) in enumerate(zip(players, memories, strict=True)):
             mine, own_key = rows(number, environments), keys[number]
-            kept, reply, _ = one.act(own_key, state, take(memory, mine), take(view, mine), reset[mine])
+            kept, reply, _ = one.act(
+                own_key, state, index_rows(memory, mine), index_rows(view, mine), reset[mine]
+            )
             if action is None:
                 action = jnp.zeros((environments, *reply.shape[1:]), reply.dtype)
-            action = put(action, mine, reply.astype(action.dtype))
-            remembered.append(put(memory, mine, kept))
+            action = set_rows(action, mine, reply.astype(action.dtype))
+            remembered.append(set_rows(memory, mine, kept))
         return tuple(remembered), action, None
 
     return Controller(init, act)
 
 
-def refitted(key: jax.Array, system: RatingSystem, scores: np.ndarray, *, graded: bool) -> np.ndarray:
+def fit_ratings(key: jax.Array, system: RatingSystem, scores: np.ndarray, *, graded: bool) -> np.ndarray:
     """Computes ratings `[n, D]` from the scores `[n, n, games]` of a round robin, starting at the prior.
 
     Args:
       key: random key, for systems that rate wins and losses, if `graded`.
       system: the rating system.
-      scores: result of `play_all`.
+      scores: result of `play_round_robin`.
       graded: whether scores contain more than wins, draws and losses.
     """
-    number, results = len(scores), outcomes(scores)
+    number, results = len(scores), count_results(scores)
     first, second = map(jnp.asarray, np.triu_indices(number, k=1))
     both = results + results.transpose(1, 0, 2)[..., [LOSS, DRAW, WIN]]
     played = np.isfinite(scores)
     points = np.where(played, scores, 0.0).sum(axis=2) + np.where(played, 1.0 - scores, 0.0).sum(axis=2).T
     won = jnp.asarray(points[first, second]) if graded else None
-    pairs = Pairs(first, second, jnp.asarray(both[first, second]), won)
+    pairs = PairResults(first, second, jnp.asarray(both[first, second]), won)
     rating = jnp.tile(jnp.array(system.prior, jnp.float32), (number, 1))
     return np.asarray(system.update(key, rating, pairs, jnp.zeros(number, bool)))
 
 
-def outcomes(scores: np.ndarray) -> np.ndarray:
+def count_results(scores: np.ndarray) -> np.ndarray:
     """Counts wins, draws and losses `[..., 3]` of games with scores `[..., games]`; ignores NaN."""
     return np.stack([scores > 0.5, scores == 0.5, scores < 0.5], axis=-1).sum(axis=-2)
 
 
-def payoffs(scores: np.ndarray) -> np.ndarray:
+def mean_scores(scores: np.ndarray) -> np.ndarray:
     """Mean scores `[...]` of games `[..., games]`; NaN without games."""
     played = np.isfinite(scores)
     number = played.sum(axis=-1)

@@ -28,9 +28,9 @@ class Shards:
     @property
     def here(self) -> int:
         """Number of shards on this device; evaluated during tracing."""
-        return self.total // collectives.devices()
+        return self.total // collectives.num_devices()
 
-    def each(self, fn: Callable, given: tuple[PyTree, ...], found: PyTree) -> Callable:
+    def map_shards(self, fn: Callable, given: tuple[PyTree, ...], found: PyTree) -> Callable:
         """Runs `fn` for every shard; results that are not local must be the same on all shards.
 
         Args:

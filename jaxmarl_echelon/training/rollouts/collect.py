@@ -11,15 +11,21 @@ import jax.numpy as jnp
 from algos.types import Agent, Rollout
 from jaxmarl_echelon.envs import episodes as episodes_lib
 from jaxmarl_echelon.envs.base import EnvSpec
-from jaxmarl_echelon.envs.episodes import Finished, Flow
-from jaxmarl_echelon.selfplay.credit import Story
-from jaxmarl_echelon.training.acting.controllers import observed
-from jaxmarl_echelon.training.acting.decisions import decide
-from jaxmarl_echelon.training.acting.state import RunState, View
-from jaxmarl_echelon.training.opponents.pool_role import lead, score_of
-from jaxmarl_echelon.training.opponents.schedule import meetings
-from jaxmarl_echelon.training.rollouts.spec import Collected, Collector, Moment, joined, moment_of
-from jaxmarl_echelon.training.rollouts.transitions import settle, transition_of
+from jaxmarl_echelon.envs.episodes import EpisodeEvents, Finished
+from jaxmarl_echelon.selfplay.credit import TrajectoryInfo
+from jaxmarl_echelon.training.acting.controllers import learner_observations
+from jaxmarl_echelon.training.acting.decisions import decide_for_roles
+from jaxmarl_echelon.training.acting.state import ControllerView, RunState
+from jaxmarl_echelon.training.opponents.pool_role import role_score, score_margin
+from jaxmarl_echelon.training.opponents.schedule import make_opponent_schedule
+from jaxmarl_echelon.training.rollouts.spec import (
+    CollectedRollout,
+    RolloutSpec,
+    StepRecord,
+    concatenate_roles,
+    make_step_record,
+)
+from jaxmarl_echelon.training.rollouts.transitions import make_transition, settle_pending
 from physics.sparse_batch import compute_rows
 
 PyTree = Any
@@ -27,7 +33,9 @@ PyTree = Any
 BOOTSTRAP_CHUNK = 64
 
 
-def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[RunState, Collected]:
+def collect_rollout(
+    collector: RolloutSpec, run: RunState, key: jax.Array, draw
+) -> tuple[RunState, CollectedRollout]:
     """Steps the environments T times, records rollouts and updates replay learners after each step.
 
     Args:
@@ -41,27 +49,27 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
     """
     recorded, learning = collector.learning("rollout"), collector.learning("step")
     turns = collector.env.spec.turns > 0
-    met = meetings(collector.seat, collector.agents, run)
+    met = make_opponent_schedule(collector.seat, collector.agents, run)
 
     def step(run, inputs):
         step_key, last = inputs
         key_act, key_env, key_learn = jax.random.split(step_key, 3)
         run = met.begin(run, key_act)
-        view = View(run.episodes.env, run.episodes.params, run.episodes.time)
+        view = ControllerView(run.episodes.env, run.episodes.params, run.episodes.time)
         keys = jax.random.split(key_act, len(collector.controllers))
-        memories, actions, choices = decide(
+        memories, actions, choices = decide_for_roles(
             collector.controllers, met.policies(run), keys, run.memories, view, run.reset
         )
-        episodes, transition = episodes_lib.step(
+        episodes, transition = episodes_lib.step_episodes(
             collector.env, key_env, run.episodes, actions, draw, cut=met.cut(run, last)
         )
         records = {
-            role: joined(
+            role: concatenate_roles(
                 _record(
                     agent,
                     run.policies[role],
                     seat,
-                    collector.part(seat, moment_of(run, transition)),
+                    collector.part(seat, make_step_record(run, transition)),
                     choices[seat],
                     collector.memory(seat, memories),
                     turns=turns,
@@ -71,12 +79,12 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
             for role, agent in recorded.items()
         }
         stories = {
-            role: joined(
+            role: concatenate_roles(
                 _story(
                     collector.env.spec,
                     seat,
                     number,
-                    collector.part(seat, moment_of(run, transition)),
+                    collector.part(seat, make_step_record(run, transition)),
                     scored=credit.scored,
                 )
                 for number, seat in enumerate(collector.seats(role))
@@ -88,10 +96,10 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
             jax.random.split(key_learn, 1 + len(learning)), learning.items(), strict=False
         ):
             decided = {
-                seat: transition_of(
+                seat: make_transition(
                     collector.env,
                     seat,
-                    collector.part(seat, moment_of(run, transition)),
+                    collector.part(seat, make_step_record(run, transition)),
                     choices[seat].action,
                 )
                 for seat in collector.seats(role)
@@ -100,11 +108,13 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
             for seat in (seat for seat in decided if seat in pending):
                 alive = collector.part(seat, transition.time.alive[seat])
                 goes_on = ~alive & ~decided[seat].boundary
-                pending[seat], complete = settle(pending[seat], decided[seat], goes_on, gamma)
+                pending[seat], complete = settle_pending(pending[seat], decided[seat], goes_on, gamma)
                 sound = ~collector.part(seat, transition.quarantined)[:, None]
                 decided[seat] = complete.replace(alive=complete.alive & sound)
-            policies[role], metrics[role] = agent.update(run.policies[role], k, joined(decided.values()))
-        flow = met.tagged(run, flow_of(run, transition))
+            policies[role], metrics[role] = agent.update(
+                run.policies[role], k, concatenate_roles(decided.values())
+            )
+        flow = met.tagged(run, episode_flow(run, transition))
         run = run.replace(
             policies=policies,
             pending=pending,
@@ -117,7 +127,7 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
 
     def segment(run, inputs):
         carries = {
-            role: joined(collector.memory(seat, run.memories) for seat in collector.seats(role))
+            role: concatenate_roles(collector.memory(seat, run.memories) for seat in collector.seats(role))
             for role in recorded
         }
         run, played = jax.lax.scan(step, run, inputs)
@@ -140,10 +150,10 @@ def collect(collector: Collector, run: RunState, key: jax.Array, draw) -> tuple[
         for role, record in records.items()
     }
     learnt = {role: _mean_over_steps(values) for role, values in metrics.items()}
-    return run, Collected(rollouts, learnt, flow, quarantined, stories)
+    return run, CollectedRollout(rollouts, learnt, flow, quarantined, stories)
 
 
-def flow_of(run: RunState, transition: episodes_lib.Stepped) -> Flow:
+def episode_flow(run: RunState, transition: episodes_lib.BatchTransition) -> EpisodeEvents:
     """Starts and ends of episodes at one decision, `[E]`.
 
     Episodes that start before their environment's stagger has elapsed are not counted, truncated or not:
@@ -151,7 +161,7 @@ def flow_of(run: RunState, transition: episodes_lib.Stepped) -> Flow:
     """
     counts = run.stagger == 0
     finished = transition.finished
-    return Flow(
+    return EpisodeEvents(
         begins=run.reset & counts,
         tags=run.episodes.tags,
         over=transition.reset_next,
@@ -171,7 +181,9 @@ def _mean_over_steps(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
     return {name: mean(values) for name, values in metrics.items()} | {"gradient_steps": total}
 
 
-def _record(agent: Agent, state: PyTree, role: str, moment: Moment, choice, carry, *, turns: bool) -> dict:
+def _record(
+    agent: Agent, state: PyTree, role: str, moment: StepRecord, choice, carry, *, turns: bool
+) -> dict:
     """Row of a learner's Rollout for one decision, without `carry`, `last_value` and `last_skip`."""
     before, after, transition = moment.before, moment.after, moment.transition
     over = transition.reset_next[:, None]
@@ -179,7 +191,7 @@ def _record(agent: Agent, state: PyTree, role: str, moment: Moment, choice, carr
     concerned = transition.acted[role] if waited is None else transition.acted[role] | waited
     truncated = after.truncated[role] & concerned
     return {
-        "obs": observed(agent, before, role),
+        "obs": learner_observations(agent, before, role),
         "action": choice.action,
         "extras": choice.extras,
         "reward": after.reward[role],
@@ -194,7 +206,7 @@ def _record(agent: Agent, state: PyTree, role: str, moment: Moment, choice, carr
     }
 
 
-def _story(spec: EnvSpec, role: str, number: int, moment: Moment, *, scored: bool) -> Story:
+def _story(spec: EnvSpec, role: str, number: int, moment: StepRecord, *, scored: bool) -> TrajectoryInfo:
     """Inputs of the reward transforms for one decision of the learner's role `number`, `[E, A]`.
 
     If transforms use scores (`scored`), an agent's decisions are rewarded at the end of the episode, even if
@@ -211,7 +223,7 @@ def _story(spec: EnvSpec, role: str, number: int, moment: Moment, *, scored: boo
         ended = concerned & (after.terminated[role] | finished)
         over = over | after.terminated[role] | after.truncated[role]
     score = jnp.broadcast_to(_won(spec, role, transition.finished), acted.shape)
-    return Story(jnp.full(acted.shape, number), ended, score, over)
+    return TrajectoryInfo(jnp.full(acted.shape, number), ended, score, over)
 
 
 def _won(spec: EnvSpec, role: str, finished: Finished) -> jax.Array:
@@ -223,8 +235,8 @@ def _won(spec: EnvSpec, role: str, finished: Finished) -> jax.Array:
     if own is None:
         return jnp.full((finished.mask.shape[0], 1), 0.5)
     others = [one.name for one in spec.roles if one.name != role]
-    if len(others) == 1 and score_of(spec, others[0], finished) is not None:
-        ahead = lead(spec, role, others[0], finished)[:, None]
+    if len(others) == 1 and role_score(spec, others[0], finished) is not None:
+        ahead = score_margin(spec, role, others[0], finished)[:, None]
     else:
         ahead = own.reshape(own.shape[0], -1) - 0.5
     return 0.5 + 0.5 * jnp.sign(ahead)
@@ -243,23 +255,23 @@ def _bootstrap(agent, state, truncated, after, role, carry) -> jax.Array | None:
         reset = jnp.zeros(jax.tree.leaves(obs)[0].shape[:2], bool)
         return agent.value(state, obs, carry, reset, mask)
 
-    inputs = (observed(agent, after, role), carry, after.action_mask.get(role))
+    inputs = (learner_observations(agent, after, role), carry, after.action_mask.get(role))
     values = compute_rows(
         jnp.any(truncated, axis=1), value, inputs, jnp.zeros(truncated.shape), BOOTSTRAP_CHUNK
     )
     return jnp.where(truncated, values, 0.0)
 
 
-def _waiting(collector: Collector, run: RunState, learner: str) -> jax.Array | None:
+def _waiting(collector: RolloutSpec, run: RunState, learner: str) -> jax.Array | None:
     """Mask `[E, A]` of a learner's agents that wait for their turn after the rollout; None without turns."""
     if not collector.env.spec.turns:
         return None
-    waits = episodes_lib.waiting(collector.env.spec, run.episodes.running.tree)
+    waits = episodes_lib.awaiting_reward(collector.env.spec, run.episodes.running.tree)
     seats = collector.seats(learner)
-    return joined(collector.part(role, waits[role]) for role in seats) if waits else None
+    return concatenate_roles(collector.part(role, waits[role]) for role in seats) if waits else None
 
 
-def _values(collector: Collector, run: RunState, learner: str) -> jax.Array | None:
+def _values(collector: RolloutSpec, run: RunState, learner: str) -> jax.Array | None:
     """Values `[E, A]` of the observations after the rollout, of all agents of a learner.
 
     None without a critic.
@@ -270,8 +282,8 @@ def _values(collector: Collector, run: RunState, learner: str) -> jax.Array | No
 
     def value(role):
         now, reset = collector.part(role, (time, run.reset))
-        obs, reset = observed(agent, now, role), now.restarts(role, reset)
+        obs, reset = learner_observations(agent, now, role), now.restarts(role, reset)
         carry = collector.memory(role, run.memories)
         return agent.value(state, obs, carry, reset, now.action_mask.get(role))
 
-    return joined(value(role) for role in collector.seats(learner))
+    return concatenate_roles(value(role) for role in collector.seats(learner))

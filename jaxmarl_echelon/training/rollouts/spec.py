@@ -10,16 +10,16 @@ import jax.numpy as jnp
 from algos.types import Agent, Rollout
 from jaxmarl_echelon.envs import episodes
 from jaxmarl_echelon.envs.base import Environment, TimeStep
-from jaxmarl_echelon.envs.episodes import Flow
-from jaxmarl_echelon.selfplay.credit import Credit, Story
+from jaxmarl_echelon.envs.episodes import EpisodeEvents
+from jaxmarl_echelon.selfplay.credit import AdvantageTransforms, TrajectoryInfo
 from jaxmarl_echelon.training.acting.controllers import Controller
 from jaxmarl_echelon.training.acting.state import RunState
-from jaxmarl_echelon.training.opponents.pool_role import Seat, split
+from jaxmarl_echelon.training.opponents.pool_role import PoolRole, split_rows
 
 PyTree = Any
 
 
-class Collector(NamedTuple):
+class RolloutSpec(NamedTuple):
     """Static inputs of a rollout.
 
     Attributes:
@@ -38,8 +38,8 @@ class Collector(NamedTuple):
     controllers: dict[str, Controller]
     horizon: int
     segments: int = 1
-    seat: Seat | None = None
-    credits: Mapping[str, Credit] = MappingProxyType({})
+    seat: PoolRole | None = None
+    credits: Mapping[str, AdvantageTransforms] = MappingProxyType({})
     whole_games: bool = False
 
     def learning(self, when: str) -> dict[str, Agent]:
@@ -57,7 +57,7 @@ class Collector(NamedTuple):
         """Selects the environments of arrays `[E, ...]` in which a role's learner plays it and learns."""
         if self.seat is None or self.seat.role != role:
             return tree
-        return split(tree, self.seat.mirrored(jax.tree.leaves(tree)[0].shape[0]))[0]
+        return split_rows(tree, self.seat.mirrored(jax.tree.leaves(tree)[0].shape[0]))[0]
 
     def memory(self, role: str, memories: dict[str, PyTree]) -> PyTree:
         """Returns the memory of a role's learner in the environments of `part`."""
@@ -65,7 +65,7 @@ class Collector(NamedTuple):
         return memories[role].mirror if pooled else memories[role]
 
 
-class Collected(NamedTuple):
+class CollectedRollout(NamedTuple):
     """Results of one rollout.
 
     Attributes:
@@ -79,32 +79,32 @@ class Collected(NamedTuple):
 
     rollouts: dict[str, Rollout]
     metrics: dict[str, dict[str, jax.Array]]
-    flow: Flow
+    flow: EpisodeEvents
     quarantined: jax.Array
-    stories: Mapping[str, Story] = MappingProxyType({})
+    transform_inputs: Mapping[str, TrajectoryInfo] = MappingProxyType({})
 
 
-class Moment(NamedTuple):
+class StepRecord(NamedTuple):
     """Record of one decision in E environments: time steps before and after it, and the transition.
 
     Attributes:
       before, after: time steps.
       reset: `[E]` bool; the episode begins with this decision.
-      transition: see `episodes.Stepped`.
+      transition: see `episodes.BatchTransition`.
     """
 
     before: TimeStep
     after: TimeStep
     reset: jax.Array
-    transition: episodes.Stepped
+    transition: episodes.BatchTransition
 
 
-def moment_of(run: RunState, transition: episodes.Stepped) -> Moment:
+def make_step_record(run: RunState, transition: episodes.BatchTransition) -> StepRecord:
     """Builds the record of the decision that led from a run's state to a transition."""
-    return Moment(run.episodes.time, transition.time, run.reset, transition)
+    return StepRecord(run.episodes.time, transition.time, run.reset, transition)
 
 
-def joined(parts) -> PyTree:
+def concatenate_roles(parts) -> PyTree:
     """Concatenates arrays `[E, A, ...]` of several roles along the agent axis.
 
     Arrays with different numbers of environments are concatenated as columns `[C, 1, ...]`.

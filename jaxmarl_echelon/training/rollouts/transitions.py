@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from algos.types import Transition
 from jaxmarl_echelon.envs.base import Environment, TimeStep
 from jaxmarl_echelon.training.acting.controllers import action_spec
-from jaxmarl_echelon.training.rollouts.spec import Collector, Moment
+from jaxmarl_echelon.training.rollouts.spec import RolloutSpec, StepRecord
 
 PyTree = Any
 
@@ -37,7 +37,7 @@ class Pending(NamedTuple):
     discount: jax.Array
 
 
-def no_pending(collector: Collector, time: TimeStep) -> dict[str, Pending]:
+def empty_pending(collector: RolloutSpec, time: TimeStep) -> dict[str, Pending]:
     """Returns an empty `Pending` per role of the step learners; empty without delayed rewards."""
     if not collector.env.spec.late:
         return {}
@@ -55,7 +55,7 @@ def no_pending(collector: Collector, time: TimeStep) -> dict[str, Pending]:
     }
 
 
-def settle(
+def settle_pending(
     pending: Pending, transition: Transition, goes_on: jax.Array, gamma: jax.Array | float = 1.0
 ) -> tuple[Pending, Transition]:
     """Adds delayed rewards to pending transitions and completes those whose agents act next or end.
@@ -91,7 +91,7 @@ def settle(
     return Pending(obs, action, reward, begun & goes_on, gamma * elapsed), complete
 
 
-def transition_of(env: Environment, role: str, moment: Moment, action: jax.Array) -> Transition:
+def make_transition(env: Environment, role: str, moment: StepRecord, action: jax.Array) -> Transition:
     """Builds the transition of a role's decision, for its learner's replay.
 
     `action` is in the learner's own units.

@@ -16,21 +16,21 @@ import jax.numpy as jnp
 from algos.types import Rollout
 from jaxmarl_echelon.envs import episodes as episodes_lib
 from jaxmarl_echelon.envs.base import EnvSpec, Role
-from jaxmarl_echelon.envs.episodes import Flow
+from jaxmarl_echelon.envs.episodes import EpisodeEvents
 from jaxmarl_echelon.selfplay import diversity
-from jaxmarl_echelon.selfplay.credit import Story
-from jaxmarl_echelon.selfplay.diversity import Plays
-from jaxmarl_echelon.training.acting.controllers import Choice, Controller, observed
-from jaxmarl_echelon.training.acting.decisions import Due, act_in_turn, for_all_seats, show_due_seat
-from jaxmarl_echelon.training.acting.state import RunState, View
+from jaxmarl_echelon.selfplay.credit import TrajectoryInfo
+from jaxmarl_echelon.selfplay.diversity import MoveHistory
+from jaxmarl_echelon.training.acting.controllers import Controller, RecordedDecision, learner_observations
+from jaxmarl_echelon.training.acting.decisions import ActingSeat, act_in_turn, for_all_seats, show_due_seat
+from jaxmarl_echelon.training.acting.state import ControllerView, RunState
 from jaxmarl_echelon.training.opponents.pool_role import TAG
-from jaxmarl_echelon.training.rollouts.collect import flow_of
-from jaxmarl_echelon.training.rollouts.spec import Collected, Collector
+from jaxmarl_echelon.training.rollouts.collect import episode_flow
+from jaxmarl_echelon.training.rollouts.spec import CollectedRollout, RolloutSpec
 
 PyTree = Any
 
 
-class Ply(NamedTuple):
+class PlyOutcome(NamedTuple):
     """Outcome of one ply for all phase agents.
 
     Attributes:
@@ -47,7 +47,7 @@ class Ply(NamedTuple):
     score: jax.Array | None = None
 
 
-class Spans(NamedTuple):
+class DecisionOutcome(NamedTuple):
     """Outcomes of decisions in T super-steps, up to the same phase agent's next ply, `[T, N, E]` each.
 
     Attributes:
@@ -64,13 +64,13 @@ class Spans(NamedTuple):
     score: jax.Array | None = None
 
 
-class Table(NamedTuple):
+class SeatPolicy(NamedTuple):
     """Assignment of policies to phase agents, and selection of the decisions that are learnt from.
 
     Attributes:
       act: `(key, run, due, phase) -> (memories, action [E, 1, ...], record)`: decides for phase agent
-        `phase`, int32, in every environment. `record` is the result of `decision`, leaves `[M, 1, ...]`, for
-        the M environments in which that phase agent learns.
+        `phase`, int32, in every environment. `record` is the result of `record_decision`, leaves `[M, 1,
+        ...]`, for the M environments in which that phase agent learns.
       pick: `(x [T, N, E, ...]) -> [T, N * M, ...]`, selects the columns of these decisions by phase agent.
       carry: `(memories) -> carry`, the learner's memories in these columns, leaves `[N * M, 1, ...]`.
       cut: `[E]` bool; games truncated after the last ply because their opponents change; None if none are.
@@ -89,12 +89,12 @@ class Table(NamedTuple):
     after: Callable | None = None
 
 
-def drives(collector: Collector) -> bool:
+def uses_turn_based_rollout(collector: RolloutSpec) -> bool:
     """Whether this module collects the rollouts: turn-based games without off-policy learners."""
     return collector.env.spec.turns > 0 and not collector.learning("step")
 
 
-def mirror(collector: Collector) -> Table:
+def self_play_seats(collector: RolloutSpec) -> SeatPolicy:
     """Builds the table of pure self-play: the learner plays and learns from all phase agents, `[N * E]`."""
     (role,) = collector.env.spec.roles
     controller = collector.controllers[role.name]
@@ -104,27 +104,29 @@ def mirror(collector: Collector) -> Table:
         memories = jax.tree.map(lambda x: x[:, :, None], run.memories[role.name])
         memories, action, choice = act_in_turn(controller, key, policy, memories, now, phase)
         memories = jax.tree.map(lambda x: x[:, :, 0], memories)
-        return {role.name: memories}, action, decision(collector, role.name, now, choice)
+        return {role.name: memories}, action, record_decision(collector, role.name, now, choice)
 
     def carry(memories):
-        return jax.tree.map(lambda x: by_phase(jnp.moveaxis(x, 1, 0)[None])[0][:, None], memories[role.name])
+        return jax.tree.map(
+            lambda x: merge_phases(jnp.moveaxis(x, 1, 0)[None])[0][:, None], memories[role.name]
+        )
 
-    return Table(act, by_phase, carry)
+    return SeatPolicy(act, merge_phases, carry)
 
 
-def begin_memories(controller: Controller, num_envs: int, seats: int) -> PyTree:
+def initial_phase_memories(controller: Controller, num_envs: int, seats: int) -> PyTree:
     """Returns a learner's initial memories `[E, N, ...]`, one for each phase agent."""
     return jax.tree.map(lambda x: jnp.repeat(x, seats, axis=1), controller.init(num_envs))
 
 
-def pass_by(now: Due, held: jax.Array) -> Due:
+def hold_environments(now: ActingSeat, held: jax.Array) -> ActingSeat:
     """Marks all agents as not alive in environments `held [E]`, whose next game has not begun yet."""
     time = now.view.time
     alive = {role: flag & ~held[:, None] for role, flag in time.alive.items()}
     return now._replace(view=now.view._replace(time=time.replace(alive=alive)))
 
 
-def decision(collector: Collector, role: str, now: Due, choice: Choice) -> dict:
+def record_decision(collector: RolloutSpec, role: str, now: ActingSeat, choice: RecordedDecision) -> dict:
     """Record of a decision for a Rollout, without its outcome, leaves `[E, 1, ...]`.
 
     With reward transforms it also has `seat`.
@@ -132,7 +134,7 @@ def decision(collector: Collector, role: str, now: Due, choice: Choice) -> dict:
     time = now.view.time
     told = {"seat": now.seat[:, None]} if collector.credits else {}
     return told | {
-        "obs": observed(collector.agents[role], time, role),
+        "obs": learner_observations(collector.agents[role], time, role),
         "action": choice.action,
         "extras": choice.extras,
         "reset": now.reset[:, None],
@@ -142,10 +144,10 @@ def decision(collector: Collector, role: str, now: Due, choice: Choice) -> dict:
     }
 
 
-def collect(
-    collector: Collector, run: RunState, key: jax.Array, draw, table: Table | None = None
-) -> tuple[RunState, Collected]:
-    """Plays T super-steps of N plies in E environments; see `rollout.collect`.
+def collect_turn_based(
+    collector: RolloutSpec, run: RunState, key: jax.Array, draw, table: SeatPolicy | None = None
+) -> tuple[RunState, CollectedRollout]:
+    """Plays T super-steps of N plies in E environments; see `rollout.collect_turn_based`.
 
     By default the learner plays all phase agents.
 
@@ -153,7 +155,7 @@ def collect(
     game ended. Elsewhere its outcome is incomplete: it has advantage 0, and only its value is used, in the
     previous row's return.
     """
-    spec, table = collector.env.spec, mirror(collector) if table is None else table
+    spec, table = collector.env.spec, self_play_seats(collector) if table is None else table
     (role,), turns = spec.roles, spec.turns
     broken_off = jnp.ones_like(run.reset) if collector.whole_games else table.cut
 
@@ -161,16 +163,18 @@ def collect(
         phase, last, step_key = inputs
         key_act, key_env = jax.random.split(step_key)
         length = run.episodes.running.tree.sums.length
-        now = show_due_seat(View(run.episodes.env, run.episodes.params, run.episodes.time), length, turns)
+        now = show_due_seat(
+            ControllerView(run.episodes.env, run.episodes.params, run.episodes.time), length, turns
+        )
         held = None if table.waits is None else table.waits(run, phase)
-        now = now if held is None else pass_by(now, held)
+        now = now if held is None else hold_environments(now, held)
         memories, action, record = table.act(key_act, run, now, phase)
         actions = {role.name: for_all_seats(action, turns)}
-        episodes, transition = episodes_lib.step(
+        episodes, transition = episodes_lib.step_episodes(
             collector.env, key_env, run.episodes, actions, draw, cut=cut(last), held=held
         )
-        told = tell(spec, transition, length, phase, scored=bool(collector.credits))
-        flow = flow_of(run, transition)
+        told = ply_outcome(spec, transition, length, phase, scored=bool(collector.credits))
+        flow = episode_flow(run, transition)
         begins_later = transition.reset_next
         if held is not None:
             flow, begins_later = flow.replace(begins=flow.begins & ~held), begins_later | held
@@ -179,7 +183,7 @@ def collect(
         if table.after is not None:
             run = table.after(run, flow, phase, length)
         if run.plays is not None:
-            run = run.replace(plays=noted(role, run.plays, now, action, flow))
+            run = run.replace(plays=record_moves(role, run.plays, now, action, flow))
         run = run.replace(episodes=episodes, memories=memories, reset=begins_later)
         return run, (record, told, flow, transition.quarantined)
 
@@ -198,29 +202,31 @@ def collect(
     inputs = (phases, last, keys)
     run, (carries, played) = jax.lax.scan(segment, run, inputs, unroll=collector.segments == 1)
     record, told, flow, quarantined = jax.tree.map(lambda x: x.reshape((plies,) + x.shape[2:]), played)
-    record = jax.tree.map(lambda x: by_phase(x.reshape((-1, turns) + x.shape[1:])), record)
-    paid = jax.tree.map(lambda x: table.pick(x)[..., None], spans(told))
+    record = jax.tree.map(lambda x: merge_phases(x.reshape((-1, turns) + x.shape[1:])), record)
+    paid = jax.tree.map(lambda x: table.pick(x)[..., None], accumulate_outcomes(told))
     seat = record.pop("seat", None)
-    rollout = finished_rollout(record, paid, carries)
-    stories = {name: Story(seat, paid.ended, paid.score) for name in collector.credits}
-    return run, Collected({role.name: rollout}, {}, flow, quarantined, stories)
+    rollout = assemble_rollout(record, paid, carries)
+    stories = {name: TrajectoryInfo(seat, paid.ended, paid.score) for name in collector.credits}
+    return run, CollectedRollout({role.name: rollout}, {}, flow, quarantined, stories)
 
 
-def noted(role: Role, plays: Plays, now: Due, action: jax.Array, flow: Flow) -> Plays:
+def record_moves(
+    role: Role, plays: MoveHistory, now: ActingSeat, action: jax.Array, flow: EpisodeEvents
+) -> MoveHistory:
     """Adds the moves of a ply to the record of moves; `action` is `[E, 1, ...]`."""
-    moves = diversity.as_number(role.action, action[:, 0])
-    moves = jnp.where(now.view.time.alive[role.name][:, 0], moves, diversity.NOTHING)
-    return diversity.noted(plays, moves, flow.finished.mask, flow.tags[TAG], flow.over)
+    moves = diversity.encode_actions(role.action, action[:, 0])
+    moves = jnp.where(now.view.time.alive[role.name][:, 0], moves, diversity.NO_MOVE)
+    return diversity.record_ply(plays, moves, flow.finished.mask, flow.tags[TAG], flow.over)
 
 
-def tell(
+def ply_outcome(
     spec: EnvSpec,
-    transition: episodes_lib.Stepped,
+    transition: episodes_lib.BatchTransition,
     length: jax.Array,
     phase: jax.Array,
     *,
     scored: bool = False,
-) -> Ply:
+) -> PlyOutcome:
     """Computes the outcome of a ply for all phase agents.
 
     Args:
@@ -235,7 +241,7 @@ def tell(
     seats = (jnp.arange(turns) - phase + length[:, None]) % turns
     ended = jnp.all(transition.time.terminated[role.name], axis=1)
     points = spec.beaten(transition.finished.results) if scored else None
-    return Ply(
+    return PlyOutcome(
         reward=jnp.take_along_axis(transition.time.reward[role.name], seats, axis=1),
         ended=ended,
         # Discarded for other reasons than its end: a value that is not finite, or a change of opponent.
@@ -244,39 +250,39 @@ def tell(
     )
 
 
-def spans(told: Ply) -> Spans:
+def accumulate_outcomes(told: PlyOutcome) -> DecisionOutcome:
     """Accumulates the outcomes of the plies `[T * N, E]` of T super-steps, from each decision to the next."""
     turns = told.reward.shape[-1]
     everyone = [jnp.broadcast_to(x[..., None], told.reward.shape) for x in (told.ended, told.broken)]
-    total = score = jnp.zeros_like(own_plies(told.reward, 0))
+    total = score = jnp.zeros_like(select_own_plies(told.reward, 0))
     ended = broken = jnp.zeros(total.shape, bool)
     for ahead in range(turns):
         running = ~(ended | broken)
-        now_ended, now_broken = (own_plies(x, ahead) for x in everyone)
-        total = total + jnp.where(running, own_plies(told.reward, ahead), 0.0)
+        now_ended, now_broken = (select_own_plies(x, ahead) for x in everyone)
+        total = total + jnp.where(running, select_own_plies(told.reward, ahead), 0.0)
         if told.score is not None:
-            score = jnp.where(running & now_ended, own_plies(told.score, ahead), score)
+            score = jnp.where(running & now_ended, select_own_plies(told.score, ahead), score)
         ended, broken = ended | (running & now_ended), broken | (running & now_broken)
-    return Spans(total, ended, broken, None if told.score is None else score)
+    return DecisionOutcome(total, ended, broken, None if told.score is None else score)
 
 
-def own_plies(x: jax.Array, ahead: int) -> jax.Array:
+def select_own_plies(x: jax.Array, ahead: int) -> jax.Array:
     """Selects from `x [T * N, E, N]` each phase agent's values `ahead` plies after its own: `[T, N, E]`."""
     turns = x.shape[-1]
     later = jnp.concatenate([x[ahead:], jnp.zeros_like(x[:ahead])])
     return jnp.stack([later[phase::turns, :, phase] for phase in range(turns)], axis=1)
 
 
-def by_phase(x: jax.Array) -> jax.Array:
+def merge_phases(x: jax.Array) -> jax.Array:
     """Merges the axes of phase agents and environments: `[T, N, M, ...]` to `[T, N * M, ...]`."""
     return x.reshape((x.shape[0], -1) + x.shape[3:])
 
 
-def finished_rollout(record: dict, paid: Spans, carries: PyTree) -> Rollout:
+def assemble_rollout(record: dict, paid: DecisionOutcome, carries: PyTree) -> Rollout:
     """Combines decisions and outcomes into a learner's rollout of C columns.
 
     Args:
-      record: results of `decision`, leaves `[T, C, 1, ...]`.
+      record: results of `record_decision`, leaves `[T, C, 1, ...]`.
       paid: outcomes, `[T, C, 1]`.
       carries: memories `[k, C, 1, ...]` before each segment.
     """

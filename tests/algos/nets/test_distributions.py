@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from algos.nets.distributions import Gaussian, MultiCategorical, SquashedGaussian, divergence
+from algos.nets.distributions import Gaussian, MultiCategorical, SquashedGaussian, kl_divergence
 
 MEAN = jnp.array([[0.3, -1.0], [0.0, 2.0]])
 LOG_STD = jnp.array([-0.5, 0.2])
@@ -111,7 +111,7 @@ def test_divergences_are_what_samples_say():
     @jax.jit
     def compared(a, b):
         actions = jax.vmap(a.sample)(jax.random.split(key, 40_000))
-        return divergence(a, b), (a.log_prob(actions) - b.log_prob(actions)).mean(), divergence(a, a)
+        return kl_divergence(a, b), (a.log_prob(actions) - b.log_prob(actions)).mean(), kl_divergence(a, a)
 
     first = Gaussian(jnp.array([0.3, -0.2]), jnp.array([-0.5, 0.1]))
     second = Gaussian(jnp.array([0.0, 0.4]), jnp.array([0.2, -0.3]))

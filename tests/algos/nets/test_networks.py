@@ -7,7 +7,7 @@ import pytest
 
 from algos.nets.actor_critic import ActorCriticConfig, make_actor_critic
 from algos.nets.initializers import orthogonal
-from algos.nets.networks import Critic, flatten, make_critics
+from algos.nets.networks import Critic, flatten_features, make_critics
 from algos.types import ActionSpec, ObservationSpec
 
 CONTINUOUS = ActionSpec("continuous", (2,))
@@ -108,8 +108,8 @@ def test_bfloat16_arithmetic_keeps_float32_parameters_and_outputs():
 
 
 def test_flatten():
-    assert flatten(jnp.zeros((2, 3, 4, 5), jnp.int8), (4, 5)).shape == (2, 3, 20)
-    assert flatten(jnp.zeros((2, 3), jnp.int8), ()).dtype == jnp.int8
+    assert flatten_features(jnp.zeros((2, 3, 4, 5), jnp.int8), (4, 5)).shape == (2, 3, 20)
+    assert flatten_features(jnp.zeros((2, 3), jnp.int8), ()).dtype == jnp.int8
 
 
 @pytest.mark.parametrize(

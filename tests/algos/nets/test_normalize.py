@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from algos.nets.normalize import (
+    exact_moments,
     explained_variance,
     init_moments,
     init_reward_scale,
-    masked_mean,
+    masked_mean_or_zero,
     merge_moments,
-    moments_of,
-    normalize,
+    normalize_by_moments,
     scale_reward,
     standardize,
     update_reward_scale,
@@ -38,7 +38,7 @@ def test_moments_follow_every_batch_however_many_samples_came_before(count, size
     rng = np.random.default_rng(0)
     batches = rng.exponential(1.0, (300, size, 2)).astype(np.float32) + np.array([0.0, 64.0], np.float32)
     mean, var, total = np.array([1.0, 65.0]), np.ones(2), count
-    start = moments_of(jnp.array(mean, jnp.float32), jnp.ones(2), jnp.float32(count))
+    start = exact_moments(jnp.array(mean, jnp.float32), jnp.ones(2), jnp.float32(count))
     moments, _ = jax.jit(
         lambda m, x: jax.lax.scan(lambda m, b: (merge_moments(m, b, jnp.ones(size, bool)), None), m, x)
     )(start, batches)
@@ -69,12 +69,12 @@ def test_merging_no_samples_changes_nothing():
     same = merge_moments(moments, jnp.full((4, 3), jnp.nan), jnp.zeros(4, bool))
     jax.tree.map(np.testing.assert_array_equal, moments, same)
     x = jnp.array([0.5, -2.0, 3.0])
-    np.testing.assert_allclose(normalize(init_moments((3,)), x), x, rtol=1e-6)
+    np.testing.assert_allclose(normalize_by_moments(init_moments((3,)), x), x, rtol=1e-6)
 
 
 def test_normalize_centres_scales_and_clips():
     moments = init_moments((2,)).replace(mean=jnp.array([1.0, 0.0]), var=jnp.array([4.0, 1e-12]))
-    np.testing.assert_allclose(normalize(moments, jnp.array([5.0, -1.0])), [2.0, -10.0], rtol=1e-6)
+    np.testing.assert_allclose(normalize_by_moments(moments, jnp.array([5.0, -1.0])), [2.0, -10.0], rtol=1e-6)
 
 
 def test_reward_sums_are_carried_between_rollouts_and_reset_at_boundaries():
@@ -106,8 +106,8 @@ def test_reward_sums_are_carried_between_rollouts_and_reset_at_boundaries():
 def test_masked_statistics_ignore_what_is_not_kept():
     x = jnp.array([1.0, jnp.nan, 3.0, 8.0])
     keep = jnp.array([True, False, True, True])
-    assert masked_mean(x, keep) == 4.0
-    assert masked_mean(x, jnp.zeros(4, bool)) == 0.0
+    assert masked_mean_or_zero(x, keep) == 4.0
+    assert masked_mean_or_zero(x, jnp.zeros(4, bool)) == 0.0
     kept = standardize(x, keep)[np.asarray(keep)]
     np.testing.assert_allclose([kept.mean(), kept.std()], [0.0, 1.0], atol=1e-6)
 

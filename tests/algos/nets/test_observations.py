@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from algos.nets.normalize import init_moments, merge_moments, normalize
-from algos.nets.observations import init_statistics, merge_statistics, observe
+from algos.nets.normalize import init_moments, merge_moments, normalize_by_moments
+from algos.nets.observations import init_statistics, merge_statistics, normalize_observations
 from algos.types import Block
 
 BLOCKS = (
@@ -51,10 +51,10 @@ def test_empty_places_stay_empty_and_average_entities_do_not_vanish():
     obs = np.zeros((5, SIZE), np.float32)
     obs[:, 11:15] = [7.0, 7.0, 7.0, 7.0]
     statistics = merge_statistics(init_statistics(SIZE, BLOCKS), obs, np.ones(5, bool))
-    seen = observe(statistics, obs)
+    seen = normalize_observations(statistics, obs)
     np.testing.assert_array_equal(seen.blocks["contacts"], 0.0)
     np.testing.assert_array_equal(seen.present["contacts"], [[False, True, True, False]] * 5)
-    other = observe(statistics, obs + 1.0)
+    other = normalize_observations(statistics, obs + 1.0)
     assert (other.blocks["contacts"] != 0).all() and other.present["contacts"].all()
 
 
@@ -63,5 +63,7 @@ def test_observations_without_blocks_are_normalised_number_by_number():
     statistics = merge_statistics(init_statistics(SIZE), obs, alive)
     expected = merge_moments(init_moments((SIZE,)), jnp.asarray(obs), jnp.asarray(alive))
     jax.tree.map(np.testing.assert_array_equal, statistics, expected)
-    np.testing.assert_array_equal(observe(statistics, obs), normalize(expected, obs))
-    assert observe(None, obs) is obs and merge_statistics(None, obs, alive) is None
+    np.testing.assert_array_equal(
+        normalize_observations(statistics, obs), normalize_by_moments(expected, obs)
+    )
+    assert normalize_observations(None, obs) is obs and merge_statistics(None, obs, alive) is None

@@ -26,7 +26,7 @@ from off_policy_cases import (
     transition_of,
 )
 
-from algos.nets.normalize import merge_moments, moments_of, normalize
+from algos.nets.normalize import exact_moments, merge_moments, normalize_by_moments
 from algos.off_policy.learning import adam_step, critic_step, gradient_step, update_targets
 from algos.off_policy.replay.replay import Replay
 from algos.off_policy.sac import SACConfig
@@ -278,7 +278,7 @@ def test_observations_are_merged_as_they_come():
 
 def test_a_gradient_step_sees_normalised_observations_and_returns_its_errors_as_priorities():
     method, state = method_of(SACConfig, reward_scale=0.1)
-    moments = moments_of(np.arange(4, dtype=np.float32), np.full(4, 2, np.float32), np.float32(9.0))
+    moments = exact_moments(np.arange(4, dtype=np.float32), np.full(4, 2, np.float32), np.float32(9.0))
     state, sample, seen = perturbed(state).replace(observations=moments), sample_of(), {}
 
     def spy(state, key, batch):
@@ -296,8 +296,8 @@ def test_a_gradient_step_sees_normalised_observations_and_returns_its_errors_as_
         return state.replay, metrics, seen["batch"]
 
     memory, metrics, batch = step(state)
-    assert_same(batch.obs, normalize(moments, sample.obs), rtol=1e-4, atol=1e-5)
-    assert_same(batch.next_obs, normalize(moments, sample.next_obs), rtol=1e-4, atol=1e-5)
+    assert_same(batch.obs, normalize_by_moments(moments, sample.obs), rtol=1e-4, atol=1e-5)
+    assert_same(batch.next_obs, normalize_by_moments(moments, sample.next_obs), rtol=1e-4, atol=1e-5)
     assert_same(batch.reward, 0.1 * sample.reward, rtol=1e-6)
     assert_same(memory["index"], sample.index)
     assert memory["priority"].shape == (16,)

@@ -7,7 +7,7 @@ from off_policy_cases import changed, make, method_of, numpy_critics, numpy_soft
 
 from algos.nets.distributions import SquashedGaussian
 from algos.off_policy.learning import squared_loss
-from algos.off_policy.replay.rings import Between
+from algos.off_policy.replay.rings import IntermediateStates
 from algos.off_policy.sac import SACConfig
 
 KEY = jax.random.key(11)
@@ -68,7 +68,7 @@ def test_intermediate_states_add_the_current_policys_entropy():
     state, batch = perturbed(state), sample_of()
     passed = jax.random.normal(KEY, (16, 2, 4))
     factor = jnp.where(jnp.arange(16)[:, None] % 3 == jnp.array([0, 1]), 0.0, jnp.array([0.9, 0.81]))
-    on_the_way = Between(obs=passed.at[0, 0].set(jnp.nan), factor=factor)
+    on_the_way = IntermediateStates(obs=passed.at[0, 0].set(jnp.nan), factor=factor)
     target = jax.jit(method.target)
     found = target(state, KEY, batch.replace(between=on_the_way))
 

@@ -19,7 +19,7 @@ from off_policy_cases import (
     sample_of,
 )
 
-from algos.off_policy.td3 import TD3Config, add_noise
+from algos.off_policy.td3 import TD3Config, add_action_noise
 
 KEY = jax.random.key(5)
 
@@ -96,7 +96,7 @@ def test_exploration_is_the_clipped_greedy_action_plus_noise():
     np.testing.assert_allclose((action - greedy).mean((0, 1)), 0.0, atol=0.02)
     still = state.replace(hyper=state.hyper | {"exploration_noise": np.float32(0.0)})
     assert_same(both(still)[0], greedy)
-    wide = add_noise(KEY, jnp.full((E, D), 0.9), 100.0, jnp.inf)
+    wide = add_action_noise(KEY, jnp.full((E, D), 0.9), 100.0, jnp.inf)
     assert jnp.all(jnp.abs(wide) == 1.0)
 
 

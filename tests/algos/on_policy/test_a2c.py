@@ -11,11 +11,11 @@ from arrays import assert_same, numbers
 from algos.nets.actor_critic import make_actor_critic
 from algos.on_policy.a2c import A2CConfig
 from algos.on_policy.ppo import PPOConfig
-from algos.on_policy.sample_epochs import prepare
+from algos.on_policy.sample_epochs import samples_from_rollout
 from algos.types import ActionSpec, ObservationSpec, Rollout
-from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.training.config.build import RunConfig
-from jaxmarl_echelon.training.program.program import make_program, make_train
+from jaxmarl_echelon.training.program.program import make_program, make_train_function
 
 CONTINUOUS = ActionSpec("continuous", (2,))
 DISCRETE = ActionSpec("discrete", (3, 2))
@@ -154,7 +154,7 @@ def test_advantages_are_standardised_only_if_asked_for():
     for choice, standard in (("batch", True), ("none", False)):
         config = A2CConfig(**SMALL, normalize_advantage=choice)
         _, state = make(config)
-        batch = jax.jit(functools.partial(prepare, config))(state, played(), state.hyper)
+        batch = jax.jit(functools.partial(samples_from_rollout, config))(state, played(), state.hyper)
         assert bool(np.isclose(np.std(batch.advantage), 1.0, atol=1e-4)) == standard
 
 
@@ -209,14 +209,14 @@ def test_probes_are_solved(env, obs, expected):
     config = RunConfig(
         env=env,
         algo=algo,
-        curriculum=fixed,
+        curriculum=constant_curriculum,
         total_env_steps=500 * 16 * algo.horizon,
         num_envs=16,
         eval_episodes=16,
         window=64,
         episode_rows=64,
     )
-    program, train, obs = make_program(config), make_train(config), np.float32(obs)[:, None]
+    program, train, obs = make_program(config), make_train_function(config), np.float32(obs)[:, None]
     agent = program.agents[probes.ROLE]
 
     @jax.jit

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from algos.nets.normalize import init_reward_scale, masked_mean
-from algos.on_policy.agent import Method, learn_from
+from algos.nets.normalize import init_reward_scale, masked_mean_or_zero
+from algos.on_policy.agent import OnPolicyMethod, update_from_rollout
 from algos.on_policy.losses import acting_weights, clipped_loss
 from algos.on_policy.ppo import PPOConfig
-from algos.on_policy.sample_epochs import prepare
-from algos.on_policy.segment_epochs import prepare as prepare_segments
+from algos.on_policy.sample_epochs import samples_from_rollout
+from algos.on_policy.segment_epochs import segments_from_rollout as prepare_segments
 from algos.on_policy.settings import OnPolicyState
 from algos.types import ActionSpec, Rollout
 
@@ -59,8 +59,8 @@ def learnt(state, rollout):
     def learn(state, key, batch, hyper):
         return state.params, state.optimizer, {"reward": batch.reward}
 
-    method = Method(None, learn, look)
-    state, metrics = learn_from(config, method, state, jax.random.key(0), rollout)
+    method = OnPolicyMethod(None, learn, look)
+    state, metrics = update_from_rollout(config, method, state, jax.random.key(0), rollout)
     return state, np.asarray(metrics["reward"])[..., 0]
 
 
@@ -143,13 +143,15 @@ def test_of_agents_that_are_out_only_values_are_learnt():
     surrogate = np.minimum(ratio * advantage, np.clip(ratio, 0.8, 1.2) * advantage)[alive].mean()
     errors = 0.5 * np.square(value - target)[valued].mean()
     np.testing.assert_allclose(loss, -surrogate + 0.7 * errors - 0.1 * entropy[alive].mean(), rtol=1e-6)
-    means = {name: masked_mean(x, valued) for name, x in samples.items()}
+    means = {name: masked_mean_or_zero(x, valued) for name, x in samples.items()}
     np.testing.assert_allclose(means["entropy"], entropy[alive].mean(), rtol=1e-5)
     divergence = ratio[alive] - 1 - log_ratio[alive]
     np.testing.assert_allclose(means["approx_kl"], divergence.mean(), rtol=1e-5)
 
 
-@pytest.mark.parametrize(("method", "sampling"), [(prepare, "samples"), (prepare_segments, "sequential")])
+@pytest.mark.parametrize(
+    ("method", "sampling"), [(samples_from_rollout, "samples"), (prepare_segments, "sequential")]
+)
 def test_agents_out_for_a_whole_rollout_train_the_critic_and_empty_slots_do_not(method, sampling):
     acts = np.broadcast_to([True, False, False], (4, E))
     rollout = rollout_of(np.ones((4, E), np.float32), acts, out=acts[:, [1, 0, 2]])

@@ -9,7 +9,7 @@ import pytest
 from arrays import assert_same, numbers
 
 from algos.on_policy.a2c import A2CConfig
-from algos.on_policy.agent import averaged
+from algos.on_policy.agent import update_policy_average
 from algos.on_policy.ppo import PPOConfig
 from algos.types import ActionSpec, Rollout
 
@@ -77,7 +77,7 @@ def test_the_average_starts_as_the_initial_policy(name):
 def test_a_large_share_gives_the_plain_mean():
     average = np.float32(7.0)
     for updates, latest in enumerate((1.0, 2.0, 6.0)):
-        average = averaged(average, np.float32(latest), 0.99, np.int32(updates))
+        average = update_policy_average(average, np.float32(latest), 0.99, np.int32(updates))
     np.testing.assert_allclose(average, 3.0, rtol=1e-6)
 
 

@@ -9,9 +9,9 @@ from arrays import assert_same, changed, numbers
 
 from algos.nets.actor_critic import make_actor_critic
 from algos.on_policy.losses import surrogate_loss, value_loss
-from algos.on_policy.minibatches import Progress, descend, summed
+from algos.on_policy.minibatches import MinibatchCarry, run_minibatch_epoch, sum_alive
 from algos.on_policy.ppo import PPOConfig
-from algos.on_policy.sample_epochs import Batch, ppo_loss
+from algos.on_policy.sample_epochs import SampleBatch, ppo_loss
 from algos.types import ActionSpec, ObservationSpec, Rollout
 
 CONTINUOUS = ActionSpec("continuous", (2,))
@@ -96,7 +96,7 @@ def test_loss_is_the_policy_gradient_plus_value_loss_minus_entropy():
         params = policy.init(key)
         distribution, value = policy.apply(params, obs, None)
         action = distribution.sample(key)
-        batch = Batch(
+        batch = SampleBatch(
             obs=obs,
             action=action,
             log_prob=distribution.log_prob(action),
@@ -164,14 +164,14 @@ def test_metrics_are_means_over_all_samples_that_were_learnt_from(accumulation, 
     learnt = alive & (np.arange(6) < (6 if target_kl == np.inf else 4 if accumulation == 2 else 3))[:, None]
 
     def gradient(params, memory, minibatch):
-        return jnp.ones(()), *summed({"approx_kl": minibatch[0]}, minibatch[1]), memory
+        return jnp.ones(()), *sum_alive({"approx_kl": minibatch[0]}, minibatch[1]), memory
 
     optimizer = config.make_optimizer()
     hyper = {name: jnp.float32(getattr(config, name)) for name in config.traced() if getattr(config, name)}
     hyper["target_kl"] = jnp.float32(target_kl)
-    start = Progress(jnp.zeros(()), optimizer.init(jnp.zeros(())), jnp.zeros((), bool), ())
+    start = MinibatchCarry(jnp.zeros(()), optimizer.init(jnp.zeros(())), jnp.zeros((), bool), ())
     poisoned = jnp.asarray(np.where(alive, kl, np.nan)), jnp.asarray(alive)
-    _, steps = descend(config, optimizer, gradient, start, poisoned, hyper)
+    _, steps = run_minibatch_epoch(config, optimizer, gradient, start, poisoned, hyper)
     np.testing.assert_allclose(steps.metrics()["approx_kl"], kl[learnt].mean(), rtol=1e-6)
 
 

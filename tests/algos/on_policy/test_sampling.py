@@ -8,11 +8,11 @@ from scipy import stats
 
 from algos.on_policy.segment_sampling import (
     MODES,
-    choose,
+    choose_rows,
     find_rows,
     importance_exponent,
     log_shares,
-    partition,
+    partition_rows,
 )
 
 S, M, T = 12, 4, 5
@@ -41,7 +41,7 @@ def many(mode, advantage, alive, number=20000, size=M, alpha=0.8, beta=0.5):
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def drawn(mode, number, size, advantage, alive, settings):
     keys = jax.random.split(jax.random.key(0), number)
-    return jax.vmap(lambda key: choose(key, mode, jnp.arange(size), advantage, alive, **settings))(keys)
+    return jax.vmap(lambda key: choose_rows(key, mode, jnp.arange(size), advantage, alive, **settings))(keys)
 
 
 SHARES = jax.jit(log_shares)
@@ -59,7 +59,7 @@ def test_example_of_the_original():
     p = probabilities(advantage, alive, 0.8)
     np.testing.assert_allclose(p, [0.342461, 1.4e-7, 0.515335, 0.142205], rtol=2e-2)
     np.testing.assert_allclose(p[[0, 2, 3]], [0.342461, 0.515335, 0.142205], atol=1e-6)
-    rows, weight = choose(
+    rows, weight = choose_rows(
         jax.random.key(0), "prioritized", jnp.arange(4), advantage, alive, alpha=0.8, beta=beta
     )
     np.testing.assert_allclose(weight[jnp.argsort(rows)], [0.92028, 44.5, 0.82616, 1.16061], rtol=1e-3)
@@ -75,14 +75,14 @@ def test_beta_goes_to_one():
 
 
 def test_a_partition_holds_every_row_once_and_differs_from_key_to_key():
-    parts = jax.jit(jax.vmap(lambda key: partition(key, S, 3)))(jax.random.split(jax.random.key(0), 500))
+    parts = jax.jit(jax.vmap(lambda key: partition_rows(key, S, 3)))(jax.random.split(jax.random.key(0), 500))
     assert parts.shape == (500, 3, M)
     np.testing.assert_array_equal(jnp.sort(parts.reshape(500, -1)), np.tile(np.arange(S), (500, 1)))
     seen = np.zeros((3, S))
     np.add.at(seen, (np.arange(3)[None, :, None], np.asarray(parts)), 1)
     assert stats.chisquare(seen, axis=None).pvalue > 1e-3
     with pytest.raises(ValueError, match="minibatches=5: must divide the 12 segments of a rollout"):
-        partition(jax.random.key(0), S, 5)
+        partition_rows(jax.random.key(0), S, 5)
 
 
 def test_an_epoch_of_sequential_minibatches_covers_all_rows_with_weight_one():
@@ -94,11 +94,11 @@ def test_an_epoch_of_sequential_minibatches_covers_all_rows_with_weight_one():
         order_key, minibatch_key = jax.random.split(key)
 
         def minibatch(carry, x):
-            return carry, choose(x[0], "sequential", x[1], advantage, alive, alpha=0.8, beta=0.5)
+            return carry, choose_rows(x[0], "sequential", x[1], advantage, alive, alpha=0.8, beta=0.5)
 
-        return jax.lax.scan(minibatch, (), (jax.random.split(minibatch_key, 3), partition(order_key, S, 3)))[
-            1
-        ]
+        return jax.lax.scan(
+            minibatch, (), (jax.random.split(minibatch_key, 3), partition_rows(order_key, S, 3))
+        )[1]
 
     rows, weight = epoch(jax.random.key(0))
     np.testing.assert_array_equal(np.sort(rows, axis=None), np.arange(S))
@@ -257,7 +257,7 @@ def test_runs_side_by_side_equal_single_runs():
     keys, alphas = jax.random.split(jax.random.key(1), 3), jnp.array([0.0, 0.5, 1.0])
 
     def draw(key, alpha):
-        return choose(key, "prioritized", jnp.arange(M), advantage, alive, alpha=alpha, beta=0.4)
+        return choose_rows(key, "prioritized", jnp.arange(M), advantage, alive, alpha=alpha, beta=0.4)
 
     together, alone = jax.jit(jax.vmap(draw))(keys, alphas), jax.jit(draw)
     for i in range(3):
@@ -271,12 +271,12 @@ def test_an_unknown_mode():
     with pytest.raises(
         ValueError, match="mode=random: unknown; allowed: sequential, uniform, prioritized, pri"
     ):
-        choose(jax.random.key(0), "random", jnp.arange(2), advantage, alive, alpha=0.0, beta=0.0)
+        choose_rows(jax.random.key(0), "random", jnp.arange(2), advantage, alive, alpha=0.0, beta=0.0)
 
 
 def test_idle_rows_come_last_and_change_nothing_where_there_are_none():
     key, rows = jax.random.key(3), 12
-    parts = jax.jit(partition, static_argnums=(1, 2))
+    parts = jax.jit(partition_rows, static_argnums=(1, 2))
     plain = np.asarray(parts(key, rows, 3))
     np.testing.assert_array_equal(parts(key, rows, 3, np.zeros(rows, bool)), plain)
     idle = np.arange(rows) % 3 == 0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from algos.nets.distributions import Gaussian, MultiCategorical, SquashedGaussian
-from algos.on_policy.distillation import Lesson, Teacher, imitation_loss
+from algos.on_policy.distillation import Teacher, TeacherTargets, imitation_loss
 from algos.on_policy.ppo import PPOConfig
 from algos.types import ActionSpec, Rollout
 
@@ -16,7 +16,7 @@ T, E = 8, 16
 
 def test_the_imitation_loss_is_zero_for_equal_policies_and_adds_the_value_error():
     student = Gaussian(jnp.zeros((5, 2)), jnp.zeros((5, 2)))
-    lesson = Lesson(student, jnp.ones(5))
+    lesson = TeacherTargets(student, jnp.ones(5))
     for kind in ("cross_entropy", "reverse_kl"):
         loss = imitation_loss(kind, lesson, student, jnp.full(5, 3.0), 0.25)
         np.testing.assert_allclose(loss, 0.5 * 0.25 * 4.0)
@@ -27,13 +27,13 @@ def test_imitation_losses_are_divergences_in_opposite_directions(kind, expected)
     """A narrow student within a wide teacher is cheap one way round, and dear the other."""
     narrow = Gaussian(jnp.zeros((1, 1)), jnp.full((1, 1), -2.0))
     wide = Gaussian(jnp.zeros((1, 1)), jnp.zeros((1, 1)))
-    one = imitation_loss(kind, Lesson(wide, jnp.zeros(1)), narrow, jnp.zeros(1), 0.0)
-    other = imitation_loss(kind, Lesson(narrow, jnp.zeros(1)), wide, jnp.zeros(1), 0.0)
+    one = imitation_loss(kind, TeacherTargets(wide, jnp.zeros(1)), narrow, jnp.zeros(1), 0.0)
+    other = imitation_loss(kind, TeacherTargets(narrow, jnp.zeros(1)), wide, jnp.zeros(1), 0.0)
     assert float((one < other)[0]) == expected
 
 
 def test_families_must_be_the_same():
-    lesson = Lesson(SquashedGaussian(jnp.zeros((1, 1)), jnp.zeros(1)), jnp.zeros(1))
+    lesson = TeacherTargets(SquashedGaussian(jnp.zeros((1, 1)), jnp.zeros(1)), jnp.zeros(1))
     with pytest.raises(ValueError, match="squash: the teacher acts with a SquashedGaussian"):
         imitation_loss("reverse_kl", lesson, Gaussian(jnp.zeros((1, 1)), jnp.zeros(1)), jnp.zeros(1), 0.0)
 
@@ -182,7 +182,7 @@ def test_the_weight_falls_and_settings_are_checked(teacher):
 def test_divergences_of_masked_choices():
     mask = jnp.array([True, True, False, True])
     first = MultiCategorical.masked(jnp.array([1.0, 0.0, 5.0, -1.0]), (4,), mask)
-    lesson = Lesson(first, jnp.zeros(()))
+    lesson = TeacherTargets(first, jnp.zeros(()))
     second = MultiCategorical.masked(jnp.array([0.0, 0.0, -9.0, 2.0]), (4,), mask)
     loss, gradient = jax.jit(
         jax.value_and_grad(

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from algos.nets.actor_critic import ActorCriticConfig, make_actor_critic
-from algos.optim.muon import Matrix, combine, direction, find_matrices, orthogonalize, separate
+from algos.optim.muon import (
+    Matrix,
+    find_matrices,
+    merge_matrices,
+    muon_direction,
+    orthogonalize,
+    split_matrices,
+)
 from algos.optim.optimizers import make_optimizer
 from algos.types import ActionSpec, ObservationSpec
 
@@ -75,7 +82,7 @@ def test_a_matrix_of_zeros_stays_one_and_scale_does_not_matter():
 def test_the_factor_for_shape_counts_outputs_over_inputs(matrix, shape, factor):
     x = np.float32(normal(3, *shape))
     flat = x.reshape((*shape[: matrix.stacked], -1, shape[-1]))
-    found = jax.jit(direction, static_argnums=1)(x, matrix)
+    found = jax.jit(muon_direction, static_argnums=1)(x, matrix)
     values = np.linalg.svd(np.asarray(found).reshape(flat.shape), compute_uv=False)
     np.testing.assert_allclose(values, factor, rtol=0.032)
 
@@ -105,9 +112,9 @@ def test_kernels_are_interpreted_as_matrices():
         "critics": {"layer": {"kernel": Matrix(1, False), "bias": None}},
     }
     assert find_matrices(params, stacked=("critics",)) == expected
-    matrices, others = separate(params, expected)
+    matrices, others = split_matrices(params, expected)
     assert others["plain"]["kernel"] is None and matrices["convolution"]["bias"] is None
-    jax.tree.map(np.testing.assert_array_equal, combine(matrices, others), params)
+    jax.tree.map(np.testing.assert_array_equal, merge_matrices(matrices, others), params)
 
 
 def reference(params, momentum, grads, rate, decay, mu):

@@ -8,11 +8,11 @@ import pytest
 from algos.optim.optimizers import (
     OPTIMIZERS,
     adam,
-    anneal,
     clip_scale,
     global_norm,
     init_adam,
     init_rmsprop,
+    interpolate_schedule,
     make_optimizer,
     rmsprop,
 )
@@ -188,12 +188,14 @@ def test_clipping():
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
 def test_schedules_go_from_start_to_end_and_stay(schedule):
-    values = [float(anneal(schedule, 4.0, 2.0, jnp.array(p))) for p in (0.0, 0.25, 0.5, 1.0, 3.0)]
+    values = [
+        float(interpolate_schedule(schedule, 4.0, 2.0, jnp.array(p))) for p in (0.0, 0.25, 0.5, 1.0, 3.0)
+    ]
     quarter = 3.5 if schedule == "linear" else 3.0 + np.cos(np.pi / 4)
     np.testing.assert_allclose(values, [4.0, quarter, 3.0, 2.0, 2.0], rtol=1e-6)
 
 
 def test_constant_and_unknown_schedules():
-    assert anneal("constant", 4.0, 2.0, jnp.array(0.7)) == 4.0
+    assert interpolate_schedule("constant", 4.0, 2.0, jnp.array(0.7)) == 4.0
     with pytest.raises(ValueError, match="schedule=steps: unknown; allowed: constant, linear, cosine"):
-        anneal("steps", 1.0, 0.0, 0.0)
+        interpolate_schedule("steps", 1.0, 0.0, 0.0)

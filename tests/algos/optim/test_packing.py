@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from algos.optim.optimizers import OPTIMIZERS, clip_scale, global_norm, make_optimizer
-from algos.optim.packing import SMALL, pack, packed, unpack
+from algos.optim.packing import SMALL, pack_optimizer, pack_small_arrays, unpack_small_arrays
 
 LARGE = (SMALL // 64 + 1, 64)
 TREES = {
@@ -24,27 +24,27 @@ def draw(seed: int, shapes) -> dict:
 
 
 def test_every_small_array_is_in_the_last_one_and_every_large_one_by_itself():
-    parts = pack(draw(0, TREES["both"]))
+    parts = pack_small_arrays(draw(0, TREES["both"]))
     assert [x.shape for x in parts] == [LARGE, LARGE, (3 + 64 + 1 + 6,)]
 
 
 @pytest.mark.parametrize("name", TREES)
 def test_unpacking_restores(name):
     tree = draw(1, TREES[name])
-    back = unpack(pack(tree), jax.tree.map(jnp.zeros_like, tree))
+    back = unpack_small_arrays(pack_small_arrays(tree), jax.tree.map(jnp.zeros_like, tree))
     jax.tree.map(np.testing.assert_array_equal, back, tree)
 
 
 def test_several_types_are_refused():
     with pytest.raises(TypeError):
-        pack({"a": jnp.zeros(3), "b": jnp.zeros(3, jnp.bfloat16)})
+        pack_small_arrays({"a": jnp.zeros(3), "b": jnp.zeros(3, jnp.bfloat16)})
 
 
 @pytest.mark.parametrize("name", TREES)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_packed_steps_are_the_same_steps(optimizer, name):
     plain = make_optimizer(optimizer)
-    joined = packed(plain)
+    joined = pack_optimizer(plain)
     params = other = draw(2, TREES[name])
     state = other_state = plain.init(params)
     for i in range(4):
@@ -59,7 +59,7 @@ def test_packed_steps_are_the_same_steps(optimizer, name):
 
 
 def test_a_packed_step_that_is_not_applied_changes_nothing():
-    optimizer = packed(make_optimizer("adam"))
+    optimizer = pack_optimizer(make_optimizer("adam"))
     params = draw(3, TREES["both"])
     state = optimizer.init(params)
     broken = jax.tree.map(lambda x: x * jnp.nan, params)
@@ -69,5 +69,5 @@ def test_a_packed_step_that_is_not_applied_changes_nothing():
 
 def test_optimizers_of_matrices_are_not_packed():
     muon = make_optimizer("muon")
-    assert packed(muon) is muon
-    assert packed(make_optimizer("adam")).step is not make_optimizer("adam").step
+    assert pack_optimizer(muon) is muon
+    assert pack_optimizer(make_optimizer("adam")).step is not make_optimizer("adam").step

@@ -13,7 +13,7 @@ from algos.on_policy.a2c import A2CConfig
 from algos.on_policy.ppo import PPOConfig
 from algos.optim import small_batches
 from algos.optim.optimizers import make_optimizer
-from algos.optim.products import product
+from algos.optim.products import matrix_product
 from algos.optim.small_batches import FEW_ROWS, PLAIN, choose_implementation, hidden_product
 from algos.types import ActionSpec, Block
 
@@ -149,7 +149,7 @@ def test_compiler_options_do_not_change_results():
     arguments = [np.float32(rng.normal(size=shape)) for shape in ((64, 80), (80, 96), (64, 96))]
 
     def pull_back(x, kernel, slope):
-        value, back = jax.vjp(product, x, kernel)
+        value, back = jax.vjp(matrix_product, x, kernel)
         return value, *back(slope)
 
     lowered = jax.jit(pull_back).lower(*arguments)

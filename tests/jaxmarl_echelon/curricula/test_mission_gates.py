@@ -14,7 +14,7 @@ from mission_runs import METRICS
 from omegaconf import OmegaConf
 
 from jaxmarl_echelon.curricula.missions import significance, transitions
-from jaxmarl_echelon.curricula.missions.curriculum import missions
+from jaxmarl_echelon.curricula.missions.curriculum import mission_curriculum
 from jaxmarl_echelon.envs.echelon.missions.types import VERBS
 
 CONF = Path(__file__).resolve().parents[3] / "conf" / "curriculum" / "missions4.yaml"
@@ -25,7 +25,7 @@ def test_the_configuration_has_its_values():
     curriculum = instantiate(config, _partial_=True)(runs.Missions())
     plan, given = (
         jax.device_get(curriculum.init().plan),
-        missions(runs.Missions(), config_phases(config)).init(),
+        mission_curriculum(runs.Missions(), config_phases(config)).init(),
     )
     same(plan, given.plan)
     assert curriculum.stages == ("mechanics", "objective", "execution", "terminal")
@@ -72,7 +72,8 @@ def full_size():
     curriculum = instantiate(OmegaConf.load(CONF), _partial_=True)(runs.Missions())
     quantiles = significance.t_quantiles(500)
     decide = jax.vmap(
-        lambda plan, course: transitions.decide(plan, quantiles, course)[0].phase, in_axes=(None, 0)
+        lambda plan, course: transitions.decide_transition(plan, quantiles, course)[0].phase,
+        in_axes=(None, 0),
     )
     return curriculum.init(), jax.jit(decide)
 
@@ -92,7 +93,7 @@ def at_full_size(phase, changed, others=1.0, verb=0, score=1.0):
     rows = {name: np.broadcast_to(np.arange(500) < 500 * others, every.shape) for name in METRICS} | {
         changed: every
     }
-    marks = transitions.Marks(
+    marks = transitions.EpisodeMetrics(
         metrics={name: jnp.asarray(values, jnp.float32) for name, values in rows.items()},
         counts={name: jnp.ones(every.shape, bool) for name in METRICS},
         score=jnp.broadcast_to(jnp.float32(score), every.shape),

@@ -16,7 +16,7 @@ from jaxmarl_echelon.envs.echelon.missions.types import VERBS
 def test_bernoulli_episodes_go_through_all_phases_and_back():
     """Skill rises and falls; phases, counts, estimates and weights are those of the plain reading."""
     curriculum, update, metrics = made()
-    pay = jax.jit(transitions.payment)
+    pay = jax.jit(transitions.current_reward_weights)
     rng, reference, state = np.random.default_rng(3), Reference(WINDOW, DWELL), curriculum.init()
     visited, paid = [0], [np.asarray(pay(state.plan, state.course))]
     skills = [0.5] * 5 + [0.97] * 12 + [0.6] * 4 + [0.05] * 14 + [0.55] * 4
@@ -98,7 +98,7 @@ def test_weights_change_without_a_jump():
 
     @jax.jit
     def along(course):
-        each = jax.vmap(lambda n: transitions.payment(plan, course.replace(episodes=n)))
+        each = jax.vmap(lambda n: transitions.current_reward_weights(plan, course.replace(episodes=n)))
         return each(jnp.arange(300)), each(jnp.arange(300) + 100)
 
     entered = course.replace(
@@ -110,15 +110,17 @@ def test_weights_change_without_a_jump():
     # In 20 episodes from (0.9, 0.1, 0) to what the schedule says; afterwards only the schedule moves.
     steps = np.abs(np.diff(paid, axis=0)).max(axis=1)
     assert steps[:20].min() > 0.015 and steps[20:].max() < 0.01
-    exact = [weights.shares(0, transitions.progress(plan, 1, n)) for n in (0, 10, 20, 250)]
+    exact = [weights.family_shares(0, transitions.curriculum_progress(plan, 1, n)) for n in (0, 10, 20, 250)]
     np.testing.assert_allclose(paid[10, :3], 0.5 * (entered.before[:3] + exact[1]), atol=1e-5)
     np.testing.assert_allclose(paid[[20, 250], :3], exact[2:], atol=1e-6)
     # Progress does not leave a phase by itself.
-    far = transitions.progress(plan, jnp.arange(4), 10**6)
+    far = transitions.curriculum_progress(plan, jnp.arange(4), 10**6)
     assert np.all(far < np.arange(1, 5) / 4) and np.all(far > np.arange(1, 5) / 4 - 0.001)
     # Before the first transition there is nothing to blend from.
     np.testing.assert_allclose(
-        along(course)[0][5, :3], weights.shares(0, transitions.progress(plan, 0, 5)), atol=1e-6
+        along(course)[0][5, :3],
+        weights.family_shares(0, transitions.curriculum_progress(plan, 0, 5)),
+        atol=1e-6,
     )
 
 

@@ -9,17 +9,17 @@ from mission_reference import SMALL
 from mission_runs import PHASES
 
 from jaxmarl_echelon.command_line import compose_config
-from jaxmarl_echelon.curricula.missions.curriculum import missions
+from jaxmarl_echelon.curricula.missions.curriculum import mission_curriculum
 from jaxmarl_echelon.envs.echelon.missions import weights
 from jaxmarl_echelon.envs.echelon.missions.types import VERBS
-from jaxmarl_echelon.envs.trees import layout_difference, strong
+from jaxmarl_echelon.envs.trees import layout_difference, strip_weak_types
 from jaxmarl_echelon.training.config import build
 
 KEYS = jax.random.split(jax.random.key(0), 2000)
 
 
 def test_parameters_of_drawn_episodes():
-    curriculum = missions(runs.Missions(), **SMALL, verbs={"scout": 3.0, "hold": 1.0})
+    curriculum = mission_curriculum(runs.Missions(), **SMALL, verbs={"scout": 3.0, "hold": 1.0})
     draw = jax.jit(jax.vmap(curriculum.draw, in_axes=(0, None)))
     for phase, (low, high) in enumerate([(0.0, 0.4), (0.2, 0.6), (0.4, 0.8), (0.5, 1.0)]):
         state = curriculum.init()
@@ -44,7 +44,7 @@ def test_parameters_of_drawn_episodes():
 
 
 def test_tasks_of_evaluations():
-    curriculum = missions(runs.Missions(), **SMALL, evaluation={"level": 7.0})
+    curriculum = mission_curriculum(runs.Missions(), **SMALL, evaluation={"level": 7.0})
     state = curriculum.init()
     scored = curriculum.evaluation(state)
     assert scored.level == 7.0 and scored.weights.progress == 1.0
@@ -64,7 +64,7 @@ def test_tasks_of_evaluations():
 def test_arms_of_an_experiment_differ_in_array_values_only():
     """Schedules and credits are arrays: their arms run side by side in one program."""
     changes = [{"schedule": name} for name in weights.SCHEDULES] + [{"credit": "terminal"}, {"floor": 0.2}]
-    arms = [missions(runs.Missions(), **(SMALL | change)) for change in changes]
+    arms = [mission_curriculum(runs.Missions(), **(SMALL | change)) for change in changes]
     states = [arm.init() for arm in arms]
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *states)
     later = stacked.replace(course=stacked.course.replace(phase=jnp.full(len(arms), 3)))
@@ -118,23 +118,25 @@ def phase(index, **changes):
 )  # fmt: skip
 def test_mistakes_are_one_line(changes, message):
     with pytest.raises(ValueError) as caught:
-        missions(runs.Missions(), **(SMALL | changes))
+        mission_curriculum(runs.Missions(), **(SMALL | changes))
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["task", "survival"])
 def test_environments_that_do_not_report_enough_are_refused(name):
     with pytest.raises(ValueError, match=f"{name}: unknown result of missions"):
-        missions(runs.Missions(without=(name,)), **SMALL)
+        mission_curriculum(runs.Missions(without=(name,)), **SMALL)
 
 
 def test_parameters_are_those_of_the_environment():
     """Drawn and evaluated parameters have the layout of the environment's own, in one composed run."""
     given = ["env=echelon_missions", "env.maps=1", "env.terrain=open", "env.mission=scout", "env.cache=null"]
-    run = build.read(compose_config([*given, "curriculum=missions4", "curriculum.gate=evaluation"])[0])
-    curriculum, own = run.curriculum(run.env), strong(run.env.default_params())
+    run = build.build_run_config(
+        compose_config([*given, "curriculum=missions4", "curriculum.gate=evaluation"])[0]
+    )
+    curriculum, own = run.curriculum(run.env), strip_weak_types(run.env.default_params())
     state = curriculum.init()
     posed = curriculum.evaluation(state), curriculum.stage_params(state, jnp.int32(2))
     for params in (curriculum.draw(KEYS[0], state).params, *posed):
-        assert layout_difference(jax.tree.map(jnp.asarray, own), strong(params)) is None
+        assert layout_difference(jax.tree.map(jnp.asarray, own), strip_weak_types(params)) is None
         np.testing.assert_array_equal(params.levers.mission, np.array(VERBS) == "scout")

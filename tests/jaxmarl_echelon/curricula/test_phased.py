@@ -11,7 +11,7 @@ import staged_runs as runs
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from jaxmarl_echelon.curricula.phased import phased
+from jaxmarl_echelon.curricula.phased import phased_curriculum
 from jaxmarl_echelon.envs import episodes
 from jaxmarl_echelon.envs.f110.rewards import make_reward
 
@@ -21,7 +21,7 @@ PINCH = ("pinch_right", "pinch_left")
 
 
 class Reference:
-    """The rules of `phased` for one episode after the other, in plain Python."""
+    """The rules of `phased_curriculum` for one episode after the other, in plain Python."""
 
     def __init__(self, criteria):
         self.criteria, self.stage = criteria, 0
@@ -100,7 +100,7 @@ COUNTERS = ("advances", "forced_advances", "regressions")
 
 def build(criteria, env=None, **options):
     rows = [row | {"criteria": c} for row, c in zip(runs.table(len(criteria)), criteria, strict=True)]
-    return phased(env or runs.Settings(), rows, **options)
+    return phased_curriculum(env or runs.Settings(), rows, **options)
 
 
 def standing(measured, state):
@@ -241,7 +241,7 @@ def test_a_cap_holds_a_phase_back():
 
 def test_mixtures_are_drawn_as_often_as_they_say():
     rows = [row | {"mixture": {"foundation": 0.2, "previous": 0.3}} for row in runs.table(4)]
-    curriculum = phased(runs.Settings(), rows)
+    curriculum = phased_curriculum(runs.Settings(), rows)
     keys = jax.random.split(jax.random.key(1), 20_000)
     draw = jax.jit(lambda state: jax.vmap(curriculum.draw, (0, None))(keys, state))
     state = curriculum.init()
@@ -313,7 +313,7 @@ def test_metrics_are_nan_where_unknown():
 )
 def test_wrong_phases_get_one_line_with_their_name(phase, words):
     with pytest.raises(ValueError) as caught:
-        phased(runs.Settings(), [{"name": "fine"}, {"name": "bad"} | phase])
+        phased_curriculum(runs.Settings(), [{"name": "fine"}, {"name": "bad"} | phase])
     message = str(caught.value)
     assert "\n" not in message and message.startswith("curriculum.phases.1 (bad): "), message
     assert all(word in message for word in words), message
@@ -330,7 +330,7 @@ def test_missing_phases_and_missing_rewards_get_one_line():
         ),
     ]:
         with pytest.raises(ValueError, match=word) as caught:
-            phased(env, phases)
+            phased_curriculum(env, phases)
         assert "\n" not in str(caught.value)
 
 
@@ -428,7 +428,7 @@ def test_a_user_can_reorder_and_replace_phases(env):
     phases = plain["phases"]
     new = {"name": "noisy", "settings": {"lidar_noise": 0.05, "reward": {"terminal": {"timeout": -50.0}}}}
     plain["phases"] = [phases[20], new, phases[0]]
-    curriculum = phased(env, plain["phases"], plain["common"], {"ftg": {"steering_gain": 0.6}})
+    curriculum = phased_curriculum(env, plain["phases"], plain["common"], {"ftg": {"steering_gain": 0.6}})
     assert curriculum.stages == ("4_ftg_medium", "noisy", "1_lock800")
     medium, noisy, locked = (curriculum.stage_params(curriculum.init(), i) for i in range(3))
     assert float(medium.ftg.steering_gain) == pytest.approx(0.35)
@@ -452,7 +452,7 @@ def test_a_user_can_reorder_and_replace_phases(env):
 )
 def test_wrong_settings_get_one_line_with_the_phase(env, settings, words):
     with pytest.raises(ValueError) as caught:
-        phased(env, [{"name": "fine"}, {"name": "odd", "settings": settings}])
+        phased_curriculum(env, [{"name": "fine"}, {"name": "odd", "settings": settings}])
     message = str(caught.value)
     assert message.startswith("curriculum.phases.1 (odd): ") and words in message and "\n" not in message
 
@@ -473,22 +473,24 @@ def test_phases_drive_real_episodes(env):
         {"name": f"p{i}", "settings": s, "criteria": c}
         for i, (s, c) in enumerate(zip(settings, small, strict=True))
     ]
-    curriculum = phased(env, table)
+    curriculum = phased_curriculum(env, table)
 
     @jax.jit
     def rollout(key, state, tickets, running):
         def step(carry, key):
             before, begins = carry
             actions = {role.name: jnp.zeros((4, 1, 2)) for role in env.spec.roles}
-            after, moved = episodes.step(env, key, before, actions, lambda k: curriculum.draw(k, state))
+            after, moved = episodes.step_episodes(
+                env, key, before, actions, lambda k: curriculum.draw(k, state)
+            )
             over = moved.reset_next
-            return (after, over), episodes.Flow(begins, before.tags, over, moved.finished)
+            return (after, over), episodes.EpisodeEvents(begins, before.tags, over, moved.finished)
 
         (running, _), flow = jax.lax.scan(step, running, jax.random.split(key, 30))
         return *curriculum.update(state, tickets, flow), (running, flow.over[-1]), flow.finished
 
     state, tickets = curriculum.init(), curriculum.tickets(4)
-    start = jax.jit(lambda key: episodes.start(env, key, lambda k: curriculum.draw(k, state), 4))
+    start = jax.jit(lambda key: episodes.start_episodes(env, key, lambda k: curriculum.draw(k, state), 4))
     running = start(jax.random.key(0)), jnp.ones(4, bool)
     lengths = {0: 30, 1: 20, 2: 10}
     seen = []

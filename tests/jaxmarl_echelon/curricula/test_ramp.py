@@ -11,9 +11,9 @@ from echelon_battles import flat_bank
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from jaxmarl_echelon.curricula.ramp import ramp
+from jaxmarl_echelon.curricula.ramp import ramp_curriculum
 from jaxmarl_echelon.envs.echelon.env import make
-from jaxmarl_echelon.envs.echelon.rewards import make_reward
+from jaxmarl_echelon.envs.echelon.rewards import make_battle_reward
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 NOTHING = runs.rollout([[False, False]], [[0, 0]], [[0, 0]], [[0, 0]])
@@ -22,7 +22,7 @@ THREE = runs.rollout([[True, False], [True, True]], [[0, 0]] * 2, [[1, 0]] * 2, 
 
 @pytest.fixture(scope="module")
 def battles():
-    return make(make_reward(), blue=["scout"], red=["scout"], pages=0, bank=flat_bank())
+    return make(make_battle_reward(), blue=["scout"], red=["scout"], pages=0, bank=flat_bank())
 
 
 def levels(curriculum, rollouts):
@@ -35,7 +35,7 @@ def levels(curriculum, rollouts):
 
 
 def test_updates_count_whether_or_not_episodes_end():
-    curriculum = ramp(runs.Settings(), {"level": 0.15}, {"level": 1.0}, updates=4)
+    curriculum = ramp_curriculum(runs.Settings(), {"level": 0.15}, {"level": 1.0}, updates=4)
     expected = [0.15, 0.3625, 0.575, 0.7875, 1.0, 1.0]
     np.testing.assert_allclose(
         levels(curriculum, [NOTHING, THREE, NOTHING, THREE, THREE]), expected, rtol=1e-6
@@ -43,7 +43,7 @@ def test_updates_count_whether_or_not_episodes_end():
 
 
 def test_episodes_count_from_the_end_of_the_warm_up():
-    curriculum = ramp(runs.Settings(), {"level": 8.0}, {"level": 2.0}, episodes=6, warmup=3)
+    curriculum = ramp_curriculum(runs.Settings(), {"level": 8.0}, {"level": 2.0}, episodes=6, warmup=3)
     expected = [8.0, 8.0, 8.0, 5.0, 2.0, 2.0]
     assert levels(curriculum, [THREE, NOTHING, THREE, THREE, THREE]) == pytest.approx(expected)
     update = runs.updater(curriculum)
@@ -52,19 +52,21 @@ def test_episodes_count_from_the_end_of_the_warm_up():
 
 
 def test_a_longer_ramp_continues_from_the_count_of_the_run():
-    short = ramp(runs.Settings(), {"level": 0.0}, {"level": 1.0}, updates=2)
+    short = ramp_curriculum(runs.Settings(), {"level": 0.0}, {"level": 1.0}, updates=2)
     state, update = short.init(), runs.updater(short)
     for _ in range(6):
         state = update(state, NOTHING)
-    longer = ramp(runs.Settings(), {"level": 0.0}, {"level": 1.0}, updates=8)
+    longer = ramp_curriculum(runs.Settings(), {"level": 0.0}, {"level": 1.0}, updates=8)
     now = longer.retasked(state, longer.init())
     assert longer.metrics(now)["curriculum/progress"] == pytest.approx(0.75)
 
 
 def test_the_run_is_scored_by_its_own_task():
-    curriculum = ramp(runs.Settings(), {"level": 0.0}, {"level": 1.0}, updates=2, evaluation={"level": 7.0})
+    curriculum = ramp_curriculum(
+        runs.Settings(), {"level": 0.0}, {"level": 1.0}, updates=2, evaluation={"level": 7.0}
+    )
     assert curriculum.evaluation(curriculum.init())["level"] == 7.0
-    unchanged = ramp(runs.Settings(), {"level": 0.0}, {"level": 1.0}, updates=2)
+    unchanged = ramp_curriculum(runs.Settings(), {"level": 0.0}, {"level": 1.0}, updates=2)
     assert unchanged.evaluation(unchanged.init())["level"] == -1.0
 
 
@@ -109,6 +111,6 @@ def test_the_preset_ramps_the_fire_of_heuristic_teams(battles):
 def test_wrong_ramps_are_named_in_one_line(battles, changes, words):
     given = {"start": {"fire_probability": 0.2}, "end": {"fire_probability": 1.0}} | changes
     with pytest.raises(ValueError) as error:
-        ramp(battles, **given)
+        ramp_curriculum(battles, **given)
     assert "\n" not in str(error.value)
     assert all(word in str(error.value) for word in words), str(error.value)

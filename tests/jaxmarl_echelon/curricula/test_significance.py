@@ -14,7 +14,7 @@ QUANTILES = significance.t_quantiles(WINDOW)
 def of_counts(successes):
     """Estimates of Bernoulli windows with that many successes each."""
     values = (jnp.arange(WINDOW) < successes[:, None]).astype(jnp.float32)
-    return significance.estimate_of(values, jnp.ones_like(values, bool), QUANTILES)
+    return significance.estimate_masked_mean(values, jnp.ones_like(values, bool), QUANTILES)
 
 
 EVERY = of_counts(np.arange(WINDOW + 1))
@@ -53,7 +53,7 @@ def test_intervals_of_examples(successes, low, high):
 def test_masked_windows_match_scipy():
     rng = np.random.default_rng(0)
     values, mask = rng.beta(2.0, 3.0, (7, WINDOW)).astype(np.float32), rng.random((7, WINDOW)) < 0.3
-    found = significance.estimate_of(jnp.asarray(values), jnp.asarray(mask), QUANTILES)
+    found = significance.estimate_masked_mean(jnp.asarray(values), jnp.asarray(mask), QUANTILES)
     for row in range(7):
         own = values[row, mask[row]].astype(np.float64)
         low, high = stats.t.interval(0.95, own.size - 1, loc=own.mean(), scale=stats.sem(own))
@@ -71,10 +71,10 @@ def test_masked_windows_match_scipy():
 def test_too_few_and_equal_values_decide_nothing_by_accident():
     values = jnp.ones((4, WINDOW))
     mask = jnp.arange(WINDOW) < jnp.array([0, 1, 2, WINDOW])[:, None]
-    found = significance.estimate_of(values, mask, QUANTILES)
+    found = significance.estimate_masked_mean(values, mask, QUANTILES)
     above = significance.significantly_above(found, 0.7, 0.1)
     np.testing.assert_array_equal(above, [False, False, True, True])
     assert not np.any(significance.significantly_above(found, 1.0, 0.1)), "equal is not above"
-    none = significance.estimate_of(jnp.zeros((4, WINDOW)), mask, QUANTILES)
+    none = significance.estimate_masked_mean(jnp.zeros((4, WINDOW)), mask, QUANTILES)
     np.testing.assert_array_equal(significance.significantly_below(none, 0.3), [False, False, True, True])
     assert np.isnan(found.mean[0]) and np.isinf(found.low[1])

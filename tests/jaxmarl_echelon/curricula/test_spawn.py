@@ -10,14 +10,14 @@ import staged_runs as runs
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from jaxmarl_echelon.curricula.spawn import spawn
+from jaxmarl_echelon.curricula.spawn import spawn_curriculum
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 WON, CRASHED = 0, 1
 
 
 class Reference:
-    """The rules of `spawn` for one episode after the other, in plain Python."""
+    """The rules of `spawn_curriculum` for one episode after the other, in plain Python."""
 
     def __init__(self, table, options):
         self.table, self.options = table, options
@@ -82,7 +82,7 @@ STAGES = [
 
 def build(table=STAGES, env=None, **options):
     rows = [row | own for row, own in zip(runs.table(len(table)), table, strict=True)]
-    return spawn(env or runs.Settings(), rows, **options)
+    return spawn_curriculum(env or runs.Settings(), rows, **options)
 
 
 def standing(state):
@@ -206,7 +206,7 @@ def test_metrics_are_nan_where_unknown():
 )
 def test_wrong_stages_get_one_line_with_their_name(stage, words):
     with pytest.raises(ValueError) as caught:
-        spawn(runs.Settings(), [{"name": "fine"}, {"name": "bad"} | stage, {"name": "last"}])
+        spawn_curriculum(runs.Settings(), [{"name": "fine"}, {"name": "bad"} | stage, {"name": "last"}])
     assert "\n" not in str(caught.value)
     assert all(word in str(caught.value) for word in words), caught.value
 
@@ -231,7 +231,7 @@ def test_wrong_stages_get_one_line_with_their_name(stage, words):
 )
 def test_wrong_numbers_get_one_line(options):
     with pytest.raises(ValueError) as caught:
-        spawn(runs.Settings(), **{"stages": runs.table(2)} | options)
+        spawn_curriculum(runs.Settings(), **{"stages": runs.table(2)} | options)
     assert "\n" not in str(caught.value)
     assert next(iter(options)) in str(caught.value)
 

@@ -10,8 +10,8 @@ import staged_runs as runs
 from flax import struct
 
 from jaxmarl_echelon.curricula import stages
-from jaxmarl_echelon.curricula.stages import Episode, Rules
-from jaxmarl_echelon.envs.episodes import Flow
+from jaxmarl_echelon.curricula.stages import EpisodeResult, StageRules
+from jaxmarl_echelon.envs.episodes import EpisodeEvents
 from jaxmarl_echelon.envs.results import Result
 
 
@@ -29,7 +29,7 @@ EMPTY = Diary(jnp.int32(0), jnp.int32(0), jnp.full(64, jnp.nan))
 
 def note(diary, episodes, number):
     index = jnp.arange(episodes.reward.size)
-    seen, moved = stages.first((diary.count + index + 1) % 3 == 0, number)
+    seen, moved = stages.find_first_true((diary.count + index + 1) % 3 == 0, number)
     place = jnp.where(index < seen, diary.count + index, diary.rewards.size)
     rewards = diary.rewards.at[place].set(episodes.reward, mode="drop")
     return Diary(diary.stage + moved, diary.count + seen, rewards)
@@ -71,10 +71,12 @@ def test_a_transition_discards_episodes_that_began_before_it():
     done = runs.finished(over, 0, 0, np.arange(6).reshape(3, 2))
     zero = jnp.zeros_like(done.tags["stage"])
     update = jax.jit(made.update)
-    state, tickets = update(made.init(), made.tickets(2), Flow(begins, {"stage": zero}, over, done))
+    state, tickets = update(made.init(), made.tickets(2), EpisodeEvents(begins, {"stage": zero}, over, done))
     assert int(state.course.stage) == 0 and tickets.held.tolist() == [-1, 0]
     ends = jnp.array([[False, True]])
-    late = Flow(jnp.array([[True, False]]), {"stage": zero[:1]}, ends, runs.finished(ends, 0, 0, 9.0))
+    late = EpisodeEvents(
+        jnp.array([[True, False]]), {"stage": zero[:1]}, ends, runs.finished(ends, 0, 0, 9.0)
+    )
     state, tickets = update(state, tickets, late)
     assert (int(state.course.stage), int(state.course.count)) == (1, 3)
     assert state.course.rewards[:3].tolist() == [0.0, 9.0, 2.0]
@@ -91,27 +93,29 @@ def test_means_over_a_window_are_those_of_each_moment(length):
         for index in range(number):
             values.append(new[index])
             np.testing.assert_allclose(means[index], np.mean(values[-length:], axis=0), rtol=1e-6)
-        history, count = stages.appended(history, jnp.asarray(new), jnp.int32(number)), count + number
-        marked = np.asarray(stages.newest(5, jnp.int32(count), jnp.int32(length)))
+        history, count = stages.append_newest(history, jnp.asarray(new), jnp.int32(number)), count + number
+        marked = np.asarray(stages.newest_mask(5, jnp.int32(count), jnp.int32(length)))
         np.testing.assert_array_equal(np.asarray(history)[marked], values[-length:] if values else new[:0])
-    assert np.isnan(float(stages.share(stages.newest(5, jnp.int32(0), jnp.int32(3)), history[:, 0])))
+    assert np.isnan(
+        float(stages.mean_of_marked(stages.newest_mask(5, jnp.int32(0), jnp.int32(3)), history[:, 0]))
+    )
 
 
 def test_streaks_continue_from_the_previous_update():
     holds = jnp.array([True, True, False, True, True])
-    assert stages.streak(holds, jnp.int32(4)).tolist() == [5, 6, 0, 1, 2]
-    assert stages.streak(~holds, jnp.int32(4)).tolist() == [0, 0, 1, 0, 0]
+    assert stages.streak_lengths(holds, jnp.int32(4)).tolist() == [5, 6, 0, 1, 2]
+    assert stages.streak_lengths(~holds, jnp.int32(4)).tolist() == [0, 0, 1, 0, 0]
 
 
 def curriculum(env, table, **options):
-    rules = Rules(
+    rules = StageRules(
         init=lambda: EMPTY,
         probabilities=lambda course: jnp.array([0.25, 0.0, 0.75]),
         advance=note,
         metrics=lambda course: {},
         window=3,
     )
-    return stages.staged(env, table, rules, options.get("evaluation"), options.get("role"))
+    return stages.build_staged_curriculum(env, table, rules, options.get("evaluation"), options.get("role"))
 
 
 def read(env=None, rows=None, common=None):
@@ -220,5 +224,5 @@ def test_an_episode_without_scored_agents_is_neither_success_nor_failure():
 def test_reads_success_from_the_outcome():
     done = runs.finished([[True, True, False]], 1, [[0, 2, 0]], 3.0)
     episodes = stages.read_episodes(done, runs.Settings().spec, "runner")
-    assert isinstance(episodes, Episode)
+    assert isinstance(episodes, EpisodeResult)
     np.testing.assert_array_equal(episodes.success, [[True, False, False]])

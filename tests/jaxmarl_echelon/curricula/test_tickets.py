@@ -9,9 +9,9 @@ import pytest
 import staged_runs as runs
 
 from jaxmarl_echelon.curricula import episode_queue
-from jaxmarl_echelon.curricula.phased import phased
-from jaxmarl_echelon.curricula.spawn import spawn
-from jaxmarl_echelon.envs.episodes import Flow
+from jaxmarl_echelon.curricula.phased import phased_curriculum
+from jaxmarl_echelon.curricula.spawn import spawn_curriculum
+from jaxmarl_echelon.envs.episodes import EpisodeEvents
 
 WON, CRASHED = 0, 1
 
@@ -42,7 +42,7 @@ class Line:
     def held(self):
         """Each environment's place in the line."""
         places = {id(entry): place for place, entry in enumerate(self.line)}
-        return [places.get(id(entry), episode_queue.NONE) for entry in self.running]
+        return [places.get(id(entry), episode_queue.NOT_QUEUED) for entry in self.running]
 
     def clear(self):
         """Empties the queue."""
@@ -63,16 +63,16 @@ def random_flow(rng, begins, steps):
 @jax.jit
 def turn(tickets, starts, over, own, mask, results):
     done = runs.finished(np.zeros(mask.shape, bool), 0, 0, 0.0).replace(mask=mask)
-    flow = Flow(starts, {"stage": jnp.zeros_like(results)}, over, done)
-    tickets = episode_queue.follow(tickets, flow, own, results)
-    values, number, places = episode_queue.settled(tickets)
-    return episode_queue.leave(tickets, places), values, number
+    flow = EpisodeEvents(starts, {"stage": jnp.zeros_like(results)}, over, done)
+    tickets = episode_queue.enqueue_and_record(tickets, flow, own, results)
+    values, number, places = episode_queue.completed_prefix(tickets)
+    return episode_queue.dequeue_episodes(tickets, places), values, number
 
 
 @pytest.mark.parametrize(("seed", "size"), [(0, 5), (1, 16), (2, 64)])
 def test_episodes_are_processed_after_all_earlier_ones_have_ended(seed, size):
     rng, num_envs, steps = np.random.default_rng(seed), 7, 4
-    line, tickets = Line(num_envs, size), episode_queue.empty(num_envs, size, np.int32(0))
+    line, tickets = Line(num_envs, size), episode_queue.make_episode_queue(num_envs, size, np.int32(0))
     begins, seen, full = np.ones(num_envs, bool), 0, 0
     for _ in range(120):
         starts, over, own, mask, results = random_flow(rng, begins, steps)
@@ -90,8 +90,8 @@ def test_episodes_are_processed_after_all_earlier_ones_have_ended(seed, size):
         seen += len(expected)
         if rng.random() < 0.1:
             line.clear()
-            tickets = episode_queue.leave(tickets, jnp.int32(size))
-            assert int(tickets.length) == 0 and (np.asarray(tickets.held) == episode_queue.NONE).all()
+            tickets = episode_queue.dequeue_episodes(tickets, jnp.int32(size))
+            assert int(tickets.length) == 0 and (np.asarray(tickets.held) == episode_queue.NOT_QUEUED).all()
     assert seen > 200 and (full > 0) == (size < 64)
 
 
@@ -115,7 +115,9 @@ def simulate(curriculum, num_envs, rate, success_length, failure_length, key):
         done = done.replace(mask=over, results={"outcome": jnp.where(over, outcome, -1)}, tags={"stage": own})
         again = begin(key)
         following = (over, jnp.where(over, stage, own), jnp.where(over, again[0], won))
-        return (*following, jnp.where(over, again[1], left - 1)), Flow(begins, {"stage": own}, over, done)
+        return (*following, jnp.where(over, again[1], left - 1)), EpisodeEvents(
+            begins, {"stage": own}, over, done
+        )
 
     def update(carry, key):
         state, tickets, running = carry
@@ -130,11 +132,11 @@ def simulate(curriculum, num_envs, rate, success_length, failure_length, key):
 
 
 CURRICULA = {
-    "phased": phased(
+    "phased": phased_curriculum(
         runs.Settings(),
         runs.table(26, criteria={"success_rate": 0.7, "regress_success_rate": 0.5}),
     ),
-    "spawn": spawn(
+    "spawn": spawn_curriculum(
         runs.Settings(),
         runs.table(26, enable_rate=0.7, disable_rate=0.5),
         window=100,

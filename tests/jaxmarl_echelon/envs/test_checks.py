@@ -148,7 +148,9 @@ BROKEN = {
         r"info\['start'\] from reset is \[2\], expected a scalar",
     ),
     "component not in the spec": (
-        dict(spec={"results": results.standard(("done", "timeout"), ("done",), components=("main",))}),
+        dict(
+            spec={"results": results.standard_results(("done", "timeout"), ("done",), components=("main",))}
+        ),
         r"reward components \['count', 'main'\], expected those of spec.results, \['main'\]",
     ),
     "component missing": (

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from algos.on_policy.ppo import PPOConfig
-from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.envs.check_env import check_env
 from jaxmarl_echelon.tracking import Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink, read_columns
 from jaxmarl_echelon.training.config.build import RunConfig
 from jaxmarl_echelon.training.host import loop
-from jaxmarl_echelon.training.program.program import make_program, make_train
+from jaxmarl_echelon.training.program.program import make_program, make_train_function
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +49,12 @@ def test_the_check_on_the_page_passes(chase, blocks):
 
 def test_ppo_learns_it(chase):
     algo = PPOConfig(horizon=32, num_minibatches=4, widths=(32, 32), learning_rate=3e-3, reward_scale=10)
-    config = RunConfig(env=chase.Chase(), algo=algo, curriculum=fixed, total_env_steps=61440, num_envs=32)
+    config = RunConfig(
+        env=chase.Chase(), algo=algo, curriculum=constant_curriculum, total_env_steps=61440, num_envs=32
+    )
     program = make_program(config)
     first = jax.jit(program.init)(jax.random.key(0))
-    last, _ = jax.jit(make_train(config))(jax.random.key(0))
+    last, _ = jax.jit(make_train_function(config))(jax.random.key(0))
     evaluate = jax.jit(lambda run: jnp.mean(program.evaluate(run, jax.random.key(1)).results["outcome"] == 0))
     before, after = evaluate(first), evaluate(last)
     assert float(before) < 0.1 and float(after) > 0.9
@@ -67,7 +69,7 @@ def test_agents_that_come_and_go_learn_and_report_their_results(couriers, tmp_pa
     config = RunConfig(
         env=couriers.Couriers(),
         algo=algo,
-        curriculum=fixed,
+        curriculum=constant_curriculum,
         total_env_steps=38400,
         num_envs=32,
         eval_every=40,
@@ -77,7 +79,7 @@ def test_agents_that_come_and_go_learn_and_report_their_results(couriers, tmp_pa
     )
     program = make_program(config)
     assert program.world.env is config.env.bank
-    loop.train(config, program, {"seed": 0}, tmp_path, Tracker({"csv": CsvSink()}))
+    loop.train_run(config, program, {"seed": 0}, tmp_path, Tracker({"csv": CsvSink()}))
     metrics, scores, episodes, played = (
         read_columns(tmp_path / name)
         for name in ("metrics.csv", "eval.csv", "episodes.csv", "eval_episodes.csv")

@@ -9,9 +9,9 @@ from echelon_battles import chassis_of, flat_bank, make_mechs
 from jaxmarl_echelon.envs.echelon import assistance
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import FORWARD, SCOUT, STRAFE
 from jaxmarl_echelon.envs.echelon.env import make
-from jaxmarl_echelon.envs.echelon.rewards import make_reward
-from jaxmarl_echelon.envs.echelon.terrain.bank import with_ways
-from jaxmarl_echelon.envs.echelon.terrain.navigation import nav_graph
+from jaxmarl_echelon.envs.echelon.rewards import make_battle_reward
+from jaxmarl_echelon.envs.echelon.terrain.bank import add_path_codes
+from jaxmarl_echelon.envs.echelon.terrain.navigation import build_nav_graph
 
 # A wall from the map's edge to its middle, and a roof that no path leads from.
 WALL, ROOF = ((19, 0, 0), (21, 20, 12)), ((4, 24, 0), (13, 33, 4))
@@ -21,18 +21,18 @@ ZONE = (32.0, 8.0, 4.0)
 
 @pytest.fixture(scope="module")
 def bank():
-    return with_ways(flat_bank([ZONE], boxes=(WALL, ROOF)))
+    return add_path_codes(flat_bank([ZONE], boxes=(WALL, ROOF)))
 
 
 def test_waypoints_are_two_steps_along_a_cheapest_path(bank):
-    graph = nav_graph(np.asarray(bank.voxels.material[0]))
+    graph = build_nav_graph(np.asarray(bank.voxels.material[0]))
     goal = graph.nearest((*ZONE[:2], 0.0))
     ground = np.flatnonzero(graph.feet[:, 2] == 0)
     nodes = np.append(np.random.default_rng(0).choice(ground, 30, replace=False), goal)
     mechs = make_mechs(graph.positions[nodes] + [0.2, -0.3, 0.9], [SCOUT] * len(nodes))
     before = jnp.full((len(nodes), 2), assistance.NOWHERE)
     chassis = chassis_of([SCOUT] * len(nodes))
-    found = jax.jit(assistance.refreshed)(bank, jnp.int32(0), mechs, chassis, before)
+    found = jax.jit(assistance.refresh_waypoints)(bank, jnp.int32(0), mechs, chassis, before)
 
     def cost(path):
         return sum(graph.edges[a, b] for a, b in zip(path, path[1:], strict=False))
@@ -49,7 +49,7 @@ def test_mechs_without_a_path_keep_their_waypoint(bank):
     places = [[5.5, 5.5, 0.9], [5.5, 5.5, 0.9], [5.5, 5.5, 0.9], ON_ROOF]
     mechs = make_mechs(places, [SCOUT] * 4, alive=[True, False, True, True], heat=[0, 0, 99, 0])
     before = jnp.full((4, 2), 7.0)
-    found = jax.jit(assistance.refreshed)(bank, jnp.int32(0), mechs, chassis_of([SCOUT] * 4), before)
+    found = jax.jit(assistance.refresh_waypoints)(bank, jnp.int32(0), mechs, chassis_of([SCOUT] * 4), before)
     found = np.asarray(found)
     assert (found[0] != 7.0).any() and (found[1:] == 7.0).all()
 
@@ -65,7 +65,7 @@ def test_throttles_are_blended_with_the_direction_of_the_waypoint():
     given = jnp.tile(jnp.linspace(-1.0, 1.0, 9), (6, 1)).at[:, FORWARD].set(1.0).at[:, STRAFE].set(-0.5)
     points = jnp.array([[13, 14], [10, 14], [10.5, 10.5], [13, 14], [13, 14], [assistance.NOWHERE] * 2])
     share = jnp.full(6, 0.3)
-    found = jax.jit(assistance.blended)(
+    found = jax.jit(assistance.blend_throttles)(
         given, mechs, chassis_of([SCOUT] * 6), points.astype(jnp.float32), share
     )
     wanted = given.at[0, FORWARD].set(0.7 + 0.3 * 0.6).at[0, STRAFE].set(-0.35 + 0.3 * 0.8)
@@ -76,7 +76,7 @@ def test_throttles_are_blended_with_the_direction_of_the_waypoint():
 @pytest.mark.slow
 def test_an_assisted_team_reaches_the_zone_around_a_wall_and_the_other_does_not(bank):
     env = make(
-        make_reward(),
+        make_battle_reward(),
         blue=["scout"],
         red=["scout"],
         pages=0,

@@ -18,7 +18,7 @@ from jaxmarl_echelon.envs.check_env import check_env, random_actions
 from jaxmarl_echelon.envs.echelon import commands
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import HEAVY, LIGHT, MEDIUM, PRIMARY, SCOUT
 from jaxmarl_echelon.envs.echelon.env import make
-from jaxmarl_echelon.envs.echelon.rewards import make_reward
+from jaxmarl_echelon.envs.echelon.rewards import make_battle_reward
 from jaxmarl_echelon.envs.echelon.terrain.layout import check_size
 from jaxmarl_echelon.training.acting.controllers import find_script
 from jaxmarl_echelon.training.config import build
@@ -31,7 +31,7 @@ RED = {"medium": 1, "scout": 2}
 
 def built(bank, **changes):
     given = {"blue": BLUE, "red": RED, "pages": 0, "bank": bank, "fire_probability": 1.0} | changes
-    return make(**{"reward": make_reward()} | given)
+    return make(**{"reward": make_battle_reward()} | given)
 
 
 class Game:
@@ -45,7 +45,9 @@ class Game:
 
     def step(self, state, actions=None, key=0, params=None):
         actions = {} if actions is None else actions
-        still = {role.name: np.zeros((role.size, commands.SIZE), np.float32) for role in self.env.spec.roles}
+        still = {
+            role.name: np.zeros((role.size, commands.ACTION_SIZE), np.float32) for role in self.env.spec.roles
+        }
         params = self.params if params is None else params
         return self.jitted_step(jax.random.key(key), state, still | actions, params)
 
@@ -75,7 +77,7 @@ def game():
 
 def act(team_size, given):
     """Actions `[A, 26]` of a team: 0 but for `{(mech, index): value}`."""
-    action = np.zeros((team_size, commands.SIZE), np.float32)
+    action = np.zeros((team_size, commands.ACTION_SIZE), np.float32)
     for (mech, index), value in given.items():
         action[mech, np.asarray(index)] = value
     return action
@@ -431,7 +433,7 @@ def test_scripts_act_in_their_role_s_space(game):
 def test_configurations_build_and_take_overrides():
     def read(*overrides):
         with initialize_config_dir(str(config_directory()), version_base="1.3"):
-            return build.read(compose("config", ["env.maps=2", "env.cache=null", *overrides]))
+            return build.build_run_config(compose("config", ["env.maps=2", "env.cache=null", *overrides]))
 
     weighty = "reward.components.kills.weight=5"
     small = read("env=echelon", "env.telemetry=true", "+controllers.red=none", weighty)

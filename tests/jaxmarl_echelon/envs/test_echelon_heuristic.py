@@ -25,8 +25,8 @@ from jaxmarl_echelon.envs.echelon.battle.unit_tables import (
     VERTICAL,
     YAW_RATE,
 )
-from jaxmarl_echelon.envs.echelon.observing.contacts import Sides
-from jaxmarl_echelon.envs.echelon.scripts.heuristic import heuristic
+from jaxmarl_echelon.envs.echelon.observing.contacts import MechSides
+from jaxmarl_echelon.envs.echelon.scripts.heuristic import make_heuristic
 
 
 class Stage:
@@ -37,9 +37,9 @@ class Stage:
         self.env = SimpleNamespace(
             teams=teams,
             bank=flat_bank(boxes=boxes),
-            sides=lambda params: Sides(sides, params.pack, params.classes),
+            sides=lambda params: MechSides(sides, params.pack, params.classes),
         )
-        self.policies = [heuristic(self.env, side, moves=moves) for side in (0, 1)]
+        self.policies = [make_heuristic(self.env, side, moves=moves) for side in (0, 1)]
         self._act = [jax.jit(policy.act) for policy in self.policies]
 
     def act(self, position, classes, side=0, key=0, memory=None, fire=1.0, contacts=None, **mechs):
@@ -69,7 +69,7 @@ def test_heuristic_walks_to_the_zone_and_turns_to_the_enemy(duel):
     near(action[0, YAW_RATE], 1.0)
     action, _ = duel.act(there, [SCOUT, SCOUT], yaw=[np.pi / 2 + 0.3, 0])
     near(action[0, YAW_RATE], -0.3 / (np.pi / 3))
-    assert action.shape == (1, commands.SIZE) and (np.abs(action) <= 1).all()
+    assert action.shape == (1, commands.ACTION_SIZE) and (np.abs(action) <= 1).all()
     assert (action[0, [VERTICAL, SPECIAL]] == 0).all() and (action[0, commands.SAY] == 0).all()
 
 

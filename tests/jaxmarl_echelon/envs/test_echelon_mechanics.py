@@ -25,9 +25,9 @@ from omegaconf import OmegaConf
 
 from jaxmarl_echelon.envs.echelon.battle.movement import ground_around
 from jaxmarl_echelon.envs.echelon.battle.projectiles import Impacts
-from jaxmarl_echelon.envs.echelon.battle.state import NOBODY
+from jaxmarl_echelon.envs.echelon.battle.state import NO_MECH
 from jaxmarl_echelon.envs.echelon.battle.surroundings import scene_of
-from jaxmarl_echelon.envs.echelon.battle.terrain_destruction import settle
+from jaxmarl_echelon.envs.echelon.battle.terrain_destruction import update_terrain
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import (
     AUTOCANNON,
     FLAMER,
@@ -47,8 +47,8 @@ from physics.voxels import (
     SOLID,
     SOLID_DEBRIS,
     Terrain,
+    empty_overlay,
     material_at,
-    no_overlay,
     voxel_bank,
 )
 
@@ -157,7 +157,7 @@ def test_gauss_from_the_front(original):
     assert list(battle.mechs.hp[6:8, 2]) == [150.0, 100.0]
     assert battle.mechs.stability[19, 2] == pytest.approx(46.0, abs=1e-4)
     assert battle.tally.hits[7, 0, GAUSS] == 1
-    assert (battle.projectiles.kind[7:] == NOBODY).all()
+    assert (battle.projectiles.kind[7:] == NO_MECH).all()
 
 
 def test_gauss_from_behind():
@@ -426,12 +426,12 @@ def test_five_missiles_at_one_point_destroy_every_voxel_within_their_radius(name
     """Each takes 20 of 100 hit points from the 81 voxels within 2.5, so that all must be remembered."""
     room = OmegaConf.load(CONF / f"{name}.yaml").damaged
     rock = voxel_bank([np.full((12, 12, 12), SOLID, np.uint8)])
-    terrain = Terrain(rock, jnp.int32(0), no_overlay((12, 12, 12), pages=9, damaged=room))
+    terrain = Terrain(rock, jnp.int32(0), empty_overlay((12, 12, 12), pages=9, damaged=room))
     start, params = jax.device_get(alone(MEDIUM))
     mechs, nobody = start.mechs, np.zeros(4, bool)
     missile = np.arange(16).reshape(4, 4) == 2
     impacts = Impacts(
-        kind=np.where(missile, MISSILE, NOBODY).astype(np.int32),
+        kind=np.where(missile, MISSILE, NO_MECH).astype(np.int32),
         point=np.where(missile[..., None], [6.5] * 3, 0.0).astype(np.float32),
         cell=np.zeros((4, 4, 3), np.int32),
         struck=np.zeros((4, 4), bool),
@@ -442,7 +442,7 @@ def test_five_missiles_at_one_point_destroy_every_voxel_within_their_radius(name
     def explode(overlay):
         ground = ground_around(terrain, mechs.position, 1)
         scene = scene_of(terrain._replace(overlay=overlay), team, params)
-        return settle(scene, ground, mechs, nobody, nobody, impacts)[0]
+        return update_terrain(scene, ground, mechs, nobody, nobody, impacts)[0]
 
     overlay = terrain.overlay
     for _ in range(5):

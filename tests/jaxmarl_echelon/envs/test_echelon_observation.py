@@ -25,16 +25,16 @@ from jaxmarl_echelon.envs.echelon.battle.unit_tables import (
     WEAPON,
 )
 from jaxmarl_echelon.envs.echelon.observing import contacts as contacts_lib
-from jaxmarl_echelon.envs.echelon.observing.contacts import BIGGEST, CLOSEST, MOST_DAMAGED, Sides
+from jaxmarl_echelon.envs.echelon.observing.contacts import BIGGEST, CLOSEST, MOST_DAMAGED, MechSides
 from jaxmarl_echelon.envs.echelon.observing.layout import CONTACT_FIELDS, make_layout
-from jaxmarl_echelon.envs.echelon.observing.observe import Place, Senses, observe, pack_board
+from jaxmarl_echelon.envs.echelon.observing.observe import Place, Senses, observe_mechs, pack_board
 
 ZONE = (30.0, 20.0, 6.0)
 
 
 def sides_of(teams, classes, packs=None):
     packs = [0] * len(teams) if packs is None else packs
-    return Sides(*(np.asarray(row, np.int32) for row in (teams, packs, classes)))
+    return MechSides(*(np.asarray(row, np.int32) for row in (teams, packs, classes)))
 
 
 def make_senses(size, **changes):
@@ -52,9 +52,9 @@ def make_place(occupancy=None):
 
 @partial(jax.jit, static_argnums=(2, 3))
 def see(state, params, teams, layout, senses, place):
-    sides = Sides(jnp.asarray(teams, jnp.int32), params.pack, params.classes)
+    sides = MechSides(jnp.asarray(teams, jnp.int32), params.pack, params.classes)
     place = place._replace(size=(40, 40, 20))
-    flat, contacts = observe(layout, state, params, sides, chassis_of(params), senses, place)
+    flat, contacts = observe_mechs(layout, state, params, sides, chassis_of(params), senses, place)
     return layout.split(flat), contacts
 
 
@@ -135,7 +135,7 @@ CLASSES = [HEAVY, SCOUT, LIGHT, MEDIUM, HEAVY, MEDIUM, SCOUT, MEDIUM, SCOUT, HEA
 TEAMS = [0, 0, 0, 0, 0, 0, 0, 1, 1, 1]
 
 
-CHOOSE = jax.jit(contacts_lib.choose)
+CHOOSE = jax.jit(contacts_lib.assign_contact_slots)
 
 
 def choose(sort=CLOSEST, hostile_only=False, hidden=(), hp=None, teams=TEAMS):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from echelon_battles import make_params
 
-from jaxmarl_echelon.envs.echelon.battle.simulation import Simulation
-from jaxmarl_echelon.envs.echelon.battle.state import NOBODY
+from jaxmarl_echelon.envs.echelon.battle.simulation import BattleSimulation
+from jaxmarl_echelon.envs.echelon.battle.state import NO_MECH
 from jaxmarl_echelon.envs.echelon.battle.surroundings import chassis_of
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import (
     AMS_PERIOD,
@@ -17,9 +17,9 @@ from jaxmarl_echelon.envs.echelon.battle.unit_tables import (
     SUPPRESSION,
     WEAPON,
 )
-from jaxmarl_echelon.envs.echelon.terrain.bank import bank_of
-from jaxmarl_echelon.envs.echelon.terrain.layout import layout_from
-from physics.voxels import DEBRIS_FIELD, DIRT, FOLIAGE, GLASS, LAVA, SOLID, WATER, columns
+from jaxmarl_echelon.envs.echelon.terrain.bank import stack_maps
+from jaxmarl_echelon.envs.echelon.terrain.layout import make_map
+from physics.voxels import DEBRIS_FIELD, DIRT, FOLIAGE, GLASS, LAVA, SOLID, WATER, blocking_columns
 
 SIZE = (40, 40, 20)
 TEAMS = (5, 5)
@@ -46,8 +46,8 @@ def _grid(rng) -> np.ndarray:
 @pytest.fixture(scope="module")
 def simulation():
     rng = np.random.default_rng(0)
-    return Simulation(
-        bank_of([layout_from(_grid(rng), (20.0, 20.0, 5.0), team_size=5) for _ in range(6)]), TEAMS
+    return BattleSimulation(
+        stack_maps([make_map(_grid(rng), (20.0, 20.0, 5.0), team_size=5) for _ in range(6)]), TEAMS
     )
 
 
@@ -60,7 +60,7 @@ def solid_around(simulation, battle, low, high):
     """Whether boxes `[M, 3]` overlap a cell that blocks movement."""
     near, far = np.floor(low).astype(int), np.ceil(high).astype(int)
     grid = near[:, None, None, :2] + np.stack(np.meshgrid(_SPAN, _SPAN, indexing="ij"), -1)
-    words = np.asarray(columns(simulation.terrain(battle), grid[..., 0], grid[..., 1])[0])
+    words = np.asarray(blocking_columns(simulation.terrain(battle), grid[..., 0], grid[..., 1])[0])
     covered = (grid < far[:, None, None, :2]).all(-1)
     bits = (words[..., None] >> np.arange(32, dtype=np.uint32)) & 1 != 0
     levels = (np.arange(32) >= near[:, 2:]) & (np.arange(32) < far[:, 2:])
@@ -91,7 +91,7 @@ def battles(simulation, params):
 
         def step(battle, key):
             target_key, command_key, key = jax.random.split(key, 3)
-            focus = jax.random.randint(target_key, (10,), NOBODY, 10)
+            focus = jax.random.randint(target_key, (10,), NO_MECH, 10)
             battle = battle.replace(mechs=battle.mechs.replace(focus=focus))
             battle = simulation.decide(key, battle, command(command_key, battle.mechs), params)
             return battle, battle
@@ -148,7 +148,7 @@ def test_quantities_stay_in_range(history, params):
     longest = [WEAPON.period[0], WEAPON.period[6], WEAPON.period[3], WEAPON.period[5], AMS_PERIOD]
     assert (mechs.cooldown >= 0).all() and (mechs.cooldown <= longest).all()
     assert (history.smoke.left >= 0).all() and (history.smoke.left <= SMOKE_LIFE).all()
-    assert (np.isin(history.projectiles.kind, [NOBODY, 2, 3, 4, 6])).all()
+    assert (np.isin(history.projectiles.kind, [NO_MECH, 2, 3, 4, 6])).all()
 
 
 def test_bodies_do_not_overlap(history, params):

@@ -28,21 +28,21 @@ from jaxmarl_echelon.envs.echelon.battle.unit_tables import (
 from jaxmarl_echelon.envs.echelon.results import ZONE
 from jaxmarl_echelon.envs.echelon.view import palette, replay, snapshot
 from jaxmarl_echelon.envs.echelon.view.animation import HEADER
-from jaxmarl_echelon.envs.echelon.view.recorded_battle import Episode
-from jaxmarl_echelon.envs.echelon.view.snapshot import LENGTH_UNIT, STATUS, YAW_UNIT, Frame
-from jaxmarl_echelon.envs.echelon.view.viewer import Viewer
-from jaxmarl_echelon.envs.pages import decode
+from jaxmarl_echelon.envs.echelon.view.recorded_battle import RecordedBattle
+from jaxmarl_echelon.envs.echelon.view.snapshot import LENGTH_UNIT, STATUS_FLAGS, YAW_UNIT, BattleFrame
+from jaxmarl_echelon.envs.echelon.view.viewer import BattleViewer
+from jaxmarl_echelon.envs.pages import decode_array
 from physics.voxels import DIRT, GLASS, LAVA, SOLID
 
 ROWS, COLUMNS, LAYERS = 30, 40, 8
 STEPS, EPISODES, MECHS, BLUE = 24, 2, 4, 2
 OUTCOMES = ("blue_win", "red_win", "draw")
-ALIVE, HIT = 1 << STATUS.index("alive"), 1 << STATUS.index("hit")
+ALIVE, HIT = 1 << STATUS_FLAGS.index("alive"), 1 << STATUS_FLAGS.index("hit")
 DEATH = 12
 
 
 def made_up_state(mechs=MECHS):
-    """Returns the parts of a state that `snapshot` reads, as namespaces independent of the simulation."""
+    """Returns the parts of a state that `take_battle_snapshot` reads, as namespaces."""
     count = jnp.arange(mechs)
     none = jnp.zeros(mechs, jnp.int32)
     bodies = SimpleNamespace(
@@ -84,7 +84,7 @@ def made_up_state(mechs=MECHS):
 
 def test_a_snapshot_stores_all_fields():
     state, params = made_up_state()
-    frame = jax.tree.map(np.asarray, snapshot.snapshot(state, params))
+    frame = jax.tree.map(np.asarray, snapshot.take_battle_snapshot(state, params))
     np.testing.assert_allclose(
         frame.position * LENGTH_UNIT, state.battle.mechs.position, atol=0.5 * LENGTH_UNIT + 1e-5
     )
@@ -103,7 +103,9 @@ def test_a_snapshot_stores_all_fields():
         "eccm": [3],
         "hit": [1],
     }
-    assert {name: np.flatnonzero(snapshot.has(frame, name)).tolist() for name in STATUS} == expected
+    assert {
+        name: np.flatnonzero(snapshot.has_status(frame, name)).tolist() for name in STATUS_FLAGS
+    } == expected
     assert frame.shots.tolist() == [1 << LASER | 1 << MISSILE, 0, 0, 0]
     assert frame.projectile_kind[0].tolist() == [-1, MISSILE, -1, -1]
     assert frame.painter.tolist() == [-1, -1, 1, -1]
@@ -112,18 +114,18 @@ def test_a_snapshot_stores_all_fields():
 
 
 def test_snapshots_are_small_and_pure():
-    frame = jax.jit(lambda: snapshot.snapshot(*made_up_state(20)))()
+    frame = jax.jit(lambda: snapshot.take_battle_snapshot(*made_up_state(20)))()
     assert sum(leaf.nbytes for leaf in jax.tree.leaves(frame)) < 1500
 
 
-def blank_frames(steps=STEPS, mechs=MECHS) -> Frame:
+def blank_frames(steps=STEPS, mechs=MECHS) -> BattleFrame:
     """Frames `[T, ...]` of living mechs that stand apart and do nothing."""
 
     def zeros(dtype, *shape):
         return np.zeros((steps, *shape), dtype)
 
     corners = np.array([[5, 6, 2], [10, 6, 0.9], [30, 22, 2], [34, 10, 0.9]]) / LENGTH_UNIT
-    return Frame(
+    return BattleFrame(
         position=np.tile(corners.astype(np.int16), (steps, 1, 1)),
         yaw=zeros(np.uint8, mechs),
         hp=zeros(np.uint8, mechs) + np.uint8(100),
@@ -147,7 +149,7 @@ def blank_frames(steps=STEPS, mechs=MECHS) -> Frame:
     )
 
 
-def eventful_frames() -> Frame:
+def eventful_frames() -> BattleFrame:
     """Red 1 dies at frame 12 by blue 0; red, then blue holds the zone; a missile flies; there is smoke."""
     frames = blank_frames()
     frames.status[DEATH:, 3] = 0
@@ -162,8 +164,8 @@ def eventful_frames() -> Frame:
     return frames
 
 
-def episode_of(frames: Frame) -> Episode:
-    return Episode(np.zeros((1, 1, 1), np.uint8), np.array([0, 0, 1]), frames, BLUE, "blue win", 0.25)
+def episode_of(frames: BattleFrame) -> RecordedBattle:
+    return RecordedBattle(np.zeros((1, 1, 1), np.uint8), np.array([0, 0, 1]), frames, BLUE, "blue win", 0.25)
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +181,7 @@ def voxels():
 @pytest.fixture(scope="module")
 def viewer(voxels):
     bank = SimpleNamespace(voxels=SimpleNamespace(material=voxels[None]), zone=np.array([[20.0, 15.0, 5.0]]))
-    return Viewer(bank, (BLUE, MECHS - BLUE), OUTCOMES)
+    return BattleViewer(bank, (BLUE, MECHS - BLUE), OUTCOMES)
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +218,7 @@ def test_beams_go_to_the_nearest_enemy_that_was_hit_within_reach():
     frames.yaw[0, 0] = 128
     assert episode_of(frames).beams == []
     frames.shots[0] = [0, 1 << PAINTER, 0, 0]
-    frames.status[0, 2] |= 1 << STATUS.index("painted")
+    frames.status[0, 2] |= 1 << STATUS_FLAGS.index("painted")
     frames.painter[0, 2] = 1
     assert episode_of(frames).beams == [(0, PAINTER, 1, 2)]
 
@@ -224,7 +226,7 @@ def test_beams_go_to_the_nearest_enemy_that_was_hit_within_reach():
 def test_terrain_from_above_shows_the_highest_material(voxels):
     image = palette.terrain_image(voxels).astype(int)
     assert image.shape == (ROWS, COLUMNS, 3)
-    assert palette.heights(voxels)[[3, 27, 10], [20, 3, 10]].tolist() == [5, 1, 1]
+    assert palette.column_heights(voxels)[[3, 27, 10], [20, 3, 10]].tolist() == [5, 1, 1]
     red, green, blue = image[27, 3]
     assert red > 2 * green > 2 * blue
     assert np.ptp(image[3, 20]) < 30 < np.ptp(image[10, 10])
@@ -303,12 +305,12 @@ def test_the_page_loads_no_other_resources(page):
 
 def test_the_page_contains_the_recording(page, voxels, recorded):
     data = embedded(page)
-    for field in dataclasses.fields(Frame):
+    for field in dataclasses.fields(BattleFrame):
         original = getattr(recorded.frames, field.name)[:, 0]
-        decoded = decode(data["frames"][field.name])
+        decoded = decode_array(data["frames"][field.name])
         assert decoded.dtype == original.dtype
         np.testing.assert_array_equal(decoded, original)
-    np.testing.assert_array_equal(decode(data["voxels"]), voxels)
+    np.testing.assert_array_equal(decode_array(data["voxels"]), voxels)
     assert data["size"] == [COLUMNS, ROWS, LAYERS]
     assert data["names"] == ["blue 0 heavy", "blue 1 scout", "red 0 heavy", "red 1 scout"]
     assert [text for *_, text in data["events"]][-1] == "blue win by zone"
@@ -316,7 +318,7 @@ def test_the_page_contains_the_recording(page, voxels, recorded):
 
 
 def test_names_cannot_close_the_data_element(viewer, recorded, tmp_path):
-    odd = Viewer(viewer.bank, viewer.teams, ("</script><b>", "red_win"))
+    odd = BattleViewer(viewer.bank, viewer.teams, ("</script><b>", "red_win"))
     odd.replay(tmp_path / "odd.html", recorded, 0)
     text = (tmp_path / "odd.html").read_text()
     assert "</script><b>" not in text
@@ -445,6 +447,6 @@ def test_evaluate_writes_all_outputs_of_a_viewer(methods, tmp_path):
     viewer = type("Drawing", (base.Viewer,), draw | {"snapshot": None})()
     program = SimpleNamespace(evaluate=lambda run, key, record, episodes, world: run, world=())
     console = SimpleNamespace(print=lambda *_: None)
-    evaluate.show(program, SimpleNamespace(seed=0), jnp.zeros(1), viewer, 4, tmp_path, 3, console)
+    evaluate.show_episodes(program, SimpleNamespace(seed=0), jnp.zeros(1), viewer, 4, tmp_path, 3, console)
     files = {"picture": "trajectories.png", "animation": "episode_3.gif", "replay": "replay.html"}
     assert written == [(name, files[name]) for name in methods]

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from jaxmarl_echelon.envs.echelon import results, zone
 from jaxmarl_echelon.envs.echelon.battle.surroundings import pack_gap
-from jaxmarl_echelon.envs.echelon.rewards import COMPONENTS, Situation, make_reward
+from jaxmarl_echelon.envs.echelon.rewards import COMPONENTS, BattleRewardInputs, make_battle_reward
 
 PRESETS = Path(__file__).parents[3] / "conf" / "reward"
 TONS = {"scout": 20.0, "light": 35.0, "medium": 55.0, "heavy": 85.0}
@@ -26,7 +26,7 @@ def near(actual, wanted):
 def situation(size=1, **changes):
     """Outside the zone, where nothing happens, but for `changes`."""
     zero, count, none = jnp.zeros(size), jnp.zeros(size, jnp.int32), jnp.zeros(size, bool)
-    quiet = Situation(
+    quiet = BattleRewardInputs(
         approach=zero,
         inside=none,
         friends_inside=count,
@@ -47,7 +47,7 @@ def situation(size=1, **changes):
 
 def pay(name, **changes):
     """Returns the reward of one mech from one component under its default weights."""
-    reward = make_reward({name: None})
+    reward = make_battle_reward({name: None})
     values, _ = reward(reward.params(), situation(**changes), reward.init())
     return float(values[name][0])
 
@@ -59,7 +59,7 @@ def hold(*mechs):
         [20.0 + jnp.array(away), jnp.full(len(away), 20.0), jnp.full(len(away), 9.0)], axis=1
     )
     tons = jnp.array([TONS[name] for name in names])
-    return zone.hold(position, jnp.ones(len(away), bool), tons, jnp.array(team), ZONE)
+    return zone.compute_zone_hold(position, jnp.ones(len(away), bool), tons, jnp.array(team), ZONE)
 
 
 def test_golden_contest_of_a_heavy_and_a_medium():
@@ -96,11 +96,11 @@ def test_components_by_hand():
     near([pay("assists", assists=1), pay("assists", assists=1, fighting=True)], [5.0, 10.0])
     near([pay("death", died=True), pay("death", died=True, fighting=True), pay("death")], [-1.0, -0.5, 0.0])
     assert pay("win", result=1.0) == 0.0
-    assert COMPONENTS.keys() == make_reward().params().keys()
+    assert COMPONENTS.keys() == make_battle_reward().params().keys()
 
 
 def test_cohesion_can_be_weighted_as_in_the_earlier_version():
-    reward = make_reward({"cohesion": {"weight": 0.01}})
+    reward = make_battle_reward({"cohesion": {"weight": 0.01}})
     gaps = [0.0, 10.0, 10.1, 29.9, 30.0, 50.0, 50.1, 20.0]
     living = jnp.array([True] * 7 + [False])
     values, _ = reward(reward.params(), situation(8, pack_gap=jnp.array(gaps), alive=living), ())
@@ -116,7 +116,7 @@ def test_the_gap_to_the_pack_is_to_the_centre_of_its_other_living_members():
 
 
 def test_winning_can_be_rewarded():
-    reward = make_reward({"win": {"weight": 5.0}})
+    reward = make_battle_reward({"win": {"weight": 5.0}})
     values, _ = reward(reward.params(), situation(3, result=jnp.array([1.0, -1.0, 0.0])), ())
     near(values["win"], [5.0, -5.0, 0.0])
 
@@ -125,13 +125,13 @@ def test_presets_are_the_defaults_and_take_overrides():
     node = OmegaConf.load(PRESETS / "echelon.yaml")
     preset = hydra.utils.instantiate(node)
     assert preset.names == tuple(COMPONENTS)
-    assert preset.weights == make_reward().weights
+    assert preset.weights == make_battle_reward().weights
     node.components.kills.weight = 5
     assert hydra.utils.instantiate(node).params()["kills"]["weight"] == 5.0
 
 
 def test_weights_are_traced_and_can_be_changed():
-    reward, traces = make_reward(), []
+    reward, traces = make_battle_reward(), []
 
     @jax.jit
     def total(params):
@@ -176,7 +176,9 @@ def test_ends_of_an_episode(changes, wanted):
         "zone_seconds": 30.0,
         "max_decisions": 240,
     } | changes
-    outcome, ending, lead = results.judge(**{name: jnp.asarray(value) for name, value in given.items()})
+    outcome, ending, lead = results.decide_outcome(
+        **{name: jnp.asarray(value) for name, value in given.items()}
+    )
     assert outcome.dtype == ending.dtype == jnp.int32
     assert (*results.OUTCOMES, "running")[int(outcome)] == wanted[0]
     assert (*results.ENDINGS, "running")[int(ending)] == wanted[1]

@@ -13,14 +13,14 @@ from jaxmarl_echelon.envs.echelon.battle.surroundings import scene_of
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import HEAVY, LIGHT, MEDIUM, SCOUT
 
 TEAM = np.array([0, 0, 1, 1])
-acoustic = jax.jit(sensors.acoustic)
+acoustic = jax.jit(sensors.hear_noise)
 NEAR, JAMMER = (HEAVY, 10.0, 20.0, 2.0, 0.0), (SCOUT, 20.0, 20.0, 1.0, 0.0)
 
 
 @partial(jax.jit, static_argnames="simulation")
 def sight(simulation, battle):
     """`[M, M]`: neither terrain nor smoke lies between two living mechs."""
-    terrain, smoke = sensors.lines(simulation.terrain(battle), battle)
+    terrain, smoke = sensors.find_clear_lines(simulation.terrain(battle), battle)
     return terrain & smoke
 
 
@@ -32,11 +32,11 @@ def sense(start):
 @partial(jax.jit, static_argnames="simulation")
 def _sense(battle, params, simulation):
     scene = scene_of(simulation.terrain(battle), TEAM, params)
-    terrain, smoke = sensors.lines(scene.terrain, battle)
-    seen = sensors.visible(
+    terrain, smoke = sensors.find_clear_lines(scene.terrain, battle)
+    seen = sensors.find_visible_mechs(
         battle, TEAM, scene.packmates, scene.chassis, terrain, smoke, params.full_observation
     )
-    return sensors.quality(battle.mechs, TEAM, scene.chassis), seen
+    return sensors.compute_sensor_quality(battle.mechs, TEAM, scene.chassis), seen
 
 
 def partly(start):

@@ -8,14 +8,14 @@ import pytest
 from probes import ROLE
 
 from jaxmarl_echelon.envs.check_env import random_actions
-from jaxmarl_echelon.envs.episodes import Drawn, start, step
-from jaxmarl_echelon.envs.packed_rows import rows
+from jaxmarl_echelon.envs.episodes import EpisodeTask, start_episodes, step_episodes
+from jaxmarl_echelon.envs.packed_rows import pack_batch
 from jaxmarl_echelon.envs.trees import layout_difference
 
 
 def fixed(env, **changes):
     """A draw that always gives the environment's default parameters, with some changes."""
-    return lambda key: Drawn(env.default_params() | changes)
+    return lambda key: EpisodeTask(env.default_params() | changes)
 
 
 def random_task(env):
@@ -23,7 +23,7 @@ def random_task(env):
 
     def draw(key):
         task = jax.random.randint(key, (), 0, 3)
-        return Drawn(env.default_params() | {"task": task, "gain": 1.0 + task}, {"stage": 10 * task})
+        return EpisodeTask(env.default_params() | {"task": task, "gain": 1.0 + task}, {"stage": 10 * task})
 
     return draw
 
@@ -41,10 +41,12 @@ def run(env, key, draw, num_envs, steps, **options):
     def advance(episodes, key):
         key_act, key_step = jax.random.split(key)
         actions = act(env, key_act, episodes)
-        following, transition = step(env, key_step, episodes, actions, draw, **options)
+        following, transition = step_episodes(env, key_step, episodes, actions, draw, **options)
         return following, (transition, episodes.time, actions)
 
-    return jax.lax.scan(advance, start(env, key_start, draw, num_envs), jax.random.split(key_run, steps))
+    return jax.lax.scan(
+        advance, start_episodes(env, key_start, draw, num_envs), jax.random.split(key_run, steps)
+    )
 
 
 def equal(a, b):
@@ -154,11 +156,13 @@ def played(place, poison):
     draw = fixed(env, place=place)
 
     def advance(episodes, key):
-        return step(env, key, episodes, act(env, key, episodes), draw)
+        return step_episodes(env, key, episodes, act(env, key, episodes), draw)
 
-    episodes = start(env, jax.random.key(0), draw, 3)
+    episodes = start_episodes(env, jax.random.key(0), draw, 3)
     poisons = jnp.where(np.arange(3) == SICK, poison, -1)
-    episodes = episodes.replace(drawn=rows(Drawn(episodes.params | {"poison": poisons}, episodes.tags)))
+    episodes = episodes.replace(
+        drawn=pack_batch(EpisodeTask(episodes.params | {"poison": poisons}, episodes.tags))
+    )
     return jax.lax.scan(advance, episodes, jax.random.split(jax.random.key(5), 10))
 
 
@@ -190,7 +194,7 @@ def test_a_failed_reset_is_discarded_and_repeated(where):
 
     def draw(key):
         poison = jnp.where(jax.random.bernoulli(key), 0, -1)
-        return Drawn(env.default_params() | {"poison": poison})
+        return EpisodeTask(env.default_params() | {"poison": poison})
 
     _, (transition, acted_on, _) = run(env, jax.random.key(0), draw, 4, 12)
     failed = np.asarray(acted_on.over)
@@ -254,9 +258,9 @@ def test_one_trace_serves_every_step_even_of_weakly_typed_states():
     @jax.jit
     def advance(key, episodes, gain):
         traces.append(None)
-        return step(env, key, episodes, act(env, key, episodes), fixed(env, gain=gain))
+        return step_episodes(env, key, episodes, act(env, key, episodes), fixed(env, gain=gain))
 
-    episodes = start(env, jax.random.key(0), fixed(env, gain=2.0), 3)
+    episodes = start_episodes(env, jax.random.key(0), fixed(env, gain=2.0), 3)
     for seed in range(4):
         episodes, transition = advance(jax.random.key(seed), episodes, 2.0)
     assert len(traces) == 1
@@ -276,12 +280,12 @@ def test_every_draw_and_every_reset_has_a_key_of_its_own():
     env = Keyed()
 
     def draw(key):
-        return Drawn(env.default_params() | {"key": key})
+        return EpisodeTask(env.default_params() | {"key": key})
 
     @jax.jit
     def used():
-        before = start(env, jax.random.key(0), draw, 3)
-        after, _ = step(env, jax.random.key(1), before, act(env, jax.random.key(2), before), draw)
+        before = start_episodes(env, jax.random.key(0), draw, 3)
+        after, _ = step_episodes(env, jax.random.key(1), before, act(env, jax.random.key(2), before), draw)
         keys = [x["key"] for episodes in (before, after) for x in (episodes.env, episodes.params)]
         return jax.random.key_data(jnp.concatenate(keys))
 
@@ -297,8 +301,8 @@ def test_an_info_key_that_only_steps_have_is_refused():
     env = Talkative()
 
     def play(key):
-        episodes = start(env, key, fixed(env), 2)
-        return step(env, key, episodes, act(env, key, episodes), fixed(env))
+        episodes = start_episodes(env, key, fixed(env), 2)
+        return step_episodes(env, key, episodes, act(env, key, episodes), fixed(env))
 
     with pytest.raises(ValueError, match=r"info\['speed'\] is unexpected"):
         jax.eval_shape(play, jax.random.key(0))
@@ -307,7 +311,7 @@ def test_an_info_key_that_only_steps_have_is_refused():
 def test_mistakes_are_named():
     env = probes.ConstantReward()
     with pytest.raises(ValueError, match="num_envs=0"):
-        start(env, jax.random.key(0), fixed(env), 0)
+        start_episodes(env, jax.random.key(0), fixed(env), 0)
 
 
 def test_layout_difference_names_the_leaf():
@@ -326,9 +330,11 @@ def test_a_cut_episode_is_truncated_reset_and_not_counted():
 
     @jax.jit
     def broken_off():
-        running = start(env, jax.random.key(0), fixed(env), 4)
+        running = start_episodes(env, jax.random.key(0), fixed(env), 4)
         actions = {probes.ROLE: jnp.zeros((4, 1), jnp.int32)}
-        after, transition = step(env, jax.random.key(1), running, actions, fixed(env), cut=jnp.asarray(cut))
+        after, transition = step_episodes(
+            env, jax.random.key(1), running, actions, fixed(env), cut=jnp.asarray(cut)
+        )
         return after.running.tree.sums.length, after.env.clock, transition
 
     length, clock, transition = broken_off()

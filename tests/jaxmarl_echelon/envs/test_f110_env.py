@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 from jaxmarl_echelon.envs.check_env import check_env
 from jaxmarl_echelon.envs.f110 import results
-from jaxmarl_echelon.envs.f110.observing.observe import layout
+from jaxmarl_echelon.envs.f110.observing.observe import gaplock_layout
 from jaxmarl_echelon.envs.f110.settings import read_maps
 from jaxmarl_echelon.envs.f110.starts import spawns
 from jaxmarl_echelon.envs.f110.state import ATTACKER, DEFENDER
@@ -147,7 +147,7 @@ def test_the_target_can_be_hidden():
     (_, seen), (_, rest) = (env.reset(key, env.default_params()) for env in (shown, hidden))
     target = ("target_velocity", "relative_pose")
     for role in ("attacker", "defender"):
-        for name, part in layout(108).items():
+        for name, part in gaplock_layout(108).items():
             wanted = jnp.zeros(part.stop - part.start) if name in target else seen.obs[role][0, part]
             np.testing.assert_array_equal(rest.obs[role][0, part], wanted)
 
@@ -228,7 +228,7 @@ def test_first_of_the_ranked_outcomes_counts():
         "timeout" if t else None
         for a, d, f, i, t in flags
     ]  # fmt: skip
-    codes = results.classify(*map(jnp.asarray, (attacker, defender, finished, idle, late)))
+    codes = results.classify_outcome(*map(jnp.asarray, (attacker, defender, finished, idle, late)))
     named = [None if code < 0 else results.OUTCOMES[code] for code in np.asarray(codes)]
     assert named == expected
 

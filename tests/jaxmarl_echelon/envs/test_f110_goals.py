@@ -14,7 +14,7 @@ from algos import types
 from jaxmarl_echelon import command_line
 from jaxmarl_echelon.envs.check_env import check_env, random_actions
 from jaxmarl_echelon.envs.f110.cars.simulation import poses_of
-from jaxmarl_echelon.envs.f110.observing.observe import rotate
+from jaxmarl_echelon.envs.f110.observing.observe import rotate_vectors
 from jaxmarl_echelon.envs.f110.starts.goals import make_goal
 from jaxmarl_echelon.envs.f110.state import ATTACKER, DEFENDER
 
@@ -83,7 +83,7 @@ def test_goals_are_relative_positions_in_metres(env, played):
     poses = poses_of(state.cars.state)
     ego, target = poses[:, :, ATTACKER], poses[:, :, DEFENDER]
     goal, obs = env.goals["attacker"], time.obs["attacker"][:, :, 0]
-    place = jax.jit(jax.vmap(jax.vmap(rotate)))(target[..., :2] - ego[..., :2], -ego[..., 2])
+    place = jax.jit(jax.vmap(jax.vmap(rotate_vectors)))(target[..., :2] - ego[..., :2], -ego[..., 2])
     np.testing.assert_allclose(goal.achieved(obs), place, atol=1e-4)
     wanted = goal.desired(obs)
     np.testing.assert_allclose(wanted, state.goal, atol=1e-5)

@@ -8,8 +8,8 @@ import pytest
 from jaxmarl_echelon.envs.f110.observing.observe import (
     ObservationScales,
     RacingScales,
+    gaplock_layout,
     gaplock_observation,
-    layout,
     racing_layout,
     racing_observation,
 )
@@ -46,7 +46,7 @@ def test_ranges_are_clipped_to_the_unit_interval():
 def test_the_target_is_seen_in_the_ego_frame():
     """A target to the left has a positive left coordinate, whatever the world frame."""
     left = np.array([1.0 - np.sin(0.5), 2.0 + np.cos(0.5), 0.5 + np.pi]), np.zeros(3)
-    seen = observe(target=left)[layout(108)["relative_pose"]]
+    seen = observe(target=left)[gaplock_layout(108)["relative_pose"]]
     np.testing.assert_allclose(seen, [0.0, 1 / 12, 0.0, -1.0, 1 / 12], atol=1e-6)
 
 
@@ -67,7 +67,7 @@ def test_without_a_target_its_features_are_zero_whatever_it_holds():
 def test_the_layout_covers_the_vector(beams, observe_time):
     time = {"time_left": jnp.array(0.25)} if observe_time else {}
     seen = observe(np.full(beams, 3.0), **time)
-    parts = layout(beams, observe_time)
+    parts = gaplock_layout(beams, observe_time)
     np.testing.assert_array_equal(np.concatenate([seen[s] for s in parts.values()]), seen)
     assert list(parts)[:4] == ["lidar", "ego_velocity", "target_velocity", "relative_pose"]
     if observe_time:

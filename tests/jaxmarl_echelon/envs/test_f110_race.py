@@ -14,7 +14,7 @@ from PIL import Image
 
 from jaxmarl_echelon.envs.check_env import check_env
 from jaxmarl_echelon.envs.f110 import race, settings
-from jaxmarl_echelon.envs.f110.scripts.controllers import pure_pursuit
+from jaxmarl_echelon.envs.f110.scripts.controllers import make_pursuit_driver
 from jaxmarl_echelon.envs.f110.starts.spawns import follow_centerline
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
@@ -90,7 +90,7 @@ def test_keeps_the_contract():
 
 
 def test_pure_pursuit_drives_laps_that_are_counted(env, params, reset, moves):
-    pilot = pure_pursuit(env, range(CARS), speed=3.0)
+    pilot = make_pursuit_driver(env, range(CARS), speed=3.0)
     length = env.maps[0].centerline.length
 
     def decide(state, key, params):

@@ -22,7 +22,7 @@ def recorded():
     lane = np.array([-1.0, -0.4])[None, :, None]
     start = np.array([-45.5, -46.8])[None, None, :]
     pose = np.stack(np.broadcast_arrays(start + 0.05 * time, lane, 0.1 * np.sin(time)), axis=-1)
-    frames = render.Frame(
+    frames = render.CarFrame(
         pose=pose.astype(np.float32),
         steer=np.zeros((STEPS, EPISODES, 2), np.float32),
         scan=np.full((STEPS, EPISODES, BEAMS), 1.5, np.float16),
@@ -40,7 +40,7 @@ def recorded():
 @pytest.fixture(scope="module")
 def viewer():
     lidar = SimpleNamespace(angles=np.linspace(-2.35, 2.35, BEAMS))
-    return render.Viewer([load_map("line2")], OUTCOMES, SimpleNamespace(lidar=lidar, dt=0.01))
+    return render.F110Viewer([load_map("line2")], OUTCOMES, SimpleNamespace(lidar=lidar, dt=0.01))
 
 
 def colours_of(image):

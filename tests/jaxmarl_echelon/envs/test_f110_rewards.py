@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from jaxmarl_echelon.envs.f110.rewards import COMPONENTS, OUTCOMES, Situation, make_reward
+from jaxmarl_echelon.envs.f110.rewards import COMPONENTS, OUTCOMES, CarRewardInputs, make_reward
 
 PRESETS = Path(__file__).parents[3] / "conf" / "reward"
 NAMES = ("gaplock_full", "gaplock_simple", "gaplock_original", "centerline_racing")
@@ -40,7 +40,7 @@ def situation(**changes):
         "scan_fresh": True,
     } | changes
     kinds = {"collided": bool, "scan_fresh": bool, "outcome": jnp.int32}
-    return Situation(**{key: jnp.asarray(value, kinds.get(key, float)) for key, value in given.items()})
+    return CarRewardInputs(**{key: jnp.asarray(value, kinds.get(key, float)) for key, value in given.items()})
 
 
 def pay(name, *steps, **weights):

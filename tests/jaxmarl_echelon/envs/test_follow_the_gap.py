@@ -8,7 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxmarl_echelon.envs.f110.scripts.follow_the_gap import FTGOptions, FTGParams, act, check_ftg, init
+from jaxmarl_echelon.envs.f110.scripts.follow_the_gap import (
+    FTGOptions,
+    FTGParams,
+    check_ftg,
+    follow_gap,
+    initial_ftg_state,
+)
 
 LOW, HIGH = np.array([-0.46, -1.0]), np.array([0.46, 1.0])
 STILL = np.zeros(2)
@@ -21,14 +27,14 @@ SPAWN_SCAN = np.array(
 )
 
 
-JITTED = jax.jit(act, static_argnames="options")
+JITTED = jax.jit(follow_gap, static_argnames="options")
 
 
 def decide(scan, params=None, options=None, velocity=STILL, state=None):
     """One decision with a fresh memory, as NumPy."""
     params, options = params or FTGParams(), options or FTGOptions()
     scan, velocity = jnp.asarray(scan), jnp.asarray(velocity)
-    state, action = JITTED(state or init(), scan, velocity, params, options, LOW, HIGH)
+    state, action = JITTED(state or initial_ftg_state(), scan, velocity, params, options, LOW, HIGH)
     return state, np.asarray(action)
 
 
@@ -219,11 +225,11 @@ def test_agrees_with_the_reference(case):
     velocity = rng.uniform(-1, 6, (count, 3))
     with jax.enable_x64(True):
         drive = jax.jit(
-            lambda state, scan: jax.vmap(act, (0, 0, 0, None, None, None, None))(
+            lambda state, scan: jax.vmap(follow_gap, (0, 0, 0, None, None, None, None))(
                 state, scan, jnp.asarray(velocity), params, options, LOW, HIGH
             ),
         )
-        state = jax.tree.map(lambda x: np.repeat(x, count), init())
+        state = jax.tree.map(lambda x: np.repeat(x, count), initial_ftg_state())
         last, hold = np.zeros(count), [(0, 0)] * count
         for scan in scans:
             state, actions = drive(state, scan)
@@ -237,7 +243,13 @@ def test_agrees_with_the_reference(case):
 
 def test_single_precision_decides_like_double():
     scans = random_scans(np.random.default_rng(5), 2000, 108)
-    step = jax.jit(jax.vmap(lambda s: act(init(), s, jnp.zeros(2), FTGParams(), FTGOptions(), LOW, HIGH)[1]))
+    step = jax.jit(
+        jax.vmap(
+            lambda s: follow_gap(initial_ftg_state(), s, jnp.zeros(2), FTGParams(), FTGOptions(), LOW, HIGH)[
+                1
+            ]
+        )
+    )
     single = np.asarray(step(jnp.asarray(scans, jnp.float32)))
     wanted = [reference(s, STILL, 0.0, (0, 0), FTGParams(), FTGOptions())[0] for s in scans]
     assert np.mean(np.abs(single - wanted).max(axis=1) < 1e-6) > 0.998
@@ -267,7 +279,9 @@ def two_gap_scan(rng, beams):
 def test_mirrored_scan_mirrors_the_steering_with_an_odd_number_of_beams(options):
     rng = np.random.default_rng(1)
     params = FTGParams(max_distance=6.0, preview_horizon=1.0, evasive_threshold=0.2, bubble_radius=0.0)
-    drive = jax.jit(lambda s: act(init(), s, jnp.array([0.5, 0.0]), params, options, LOW, HIGH)[1])
+    drive = jax.jit(
+        lambda s: follow_gap(initial_ftg_state(), s, jnp.array([0.5, 0.0]), params, options, LOW, HIGH)[1]
+    )
     for _ in range(20):
         scan = two_gap_scan(rng, 55)
         there, back = drive(jnp.asarray(scan)), drive(jnp.asarray(scan[::-1].copy()))
@@ -321,7 +335,11 @@ def test_actions_stay_in_the_box():
     scans = random_scans(np.random.default_rng(4), 500, 54)
     params = FTGParams(max_steer=1.5, steering_gain=1.0, max_speed=9.0, steer_smooth=0.0)
     params = params.replace(evasive_threshold=0.0)
-    step = jax.jit(jax.vmap(lambda s: act(init(), s, jnp.zeros(2), params, FTGOptions(), LOW, HIGH)[1]))
+    step = jax.jit(
+        jax.vmap(
+            lambda s: follow_gap(initial_ftg_state(), s, jnp.zeros(2), params, FTGOptions(), LOW, HIGH)[1]
+        )
+    )
     actions = np.asarray(step(jnp.asarray(scans)))
     assert np.all(actions >= np.float32(LOW)) and np.all(actions <= np.float32(HIGH))
     assert actions[:, 0].max() == np.float32(0.46) and actions[:, 0].min() == np.float32(-0.46)
@@ -409,7 +427,9 @@ def test_gains_are_traced_and_batch():
     @jax.jit
     def drive(params):
         traces.append(1)
-        return act(init(), jnp.asarray(SPAWN_SCAN), jnp.zeros(2), params, FTGOptions(), LOW, HIGH)[1]
+        return follow_gap(
+            initial_ftg_state(), jnp.asarray(SPAWN_SCAN), jnp.zeros(2), params, FTGOptions(), LOW, HIGH
+        )[1]
 
     stack = [FTGParams(steering_gain=g, farthest=f) for g, f in ((0.25, False), (0.6, True))]
     single = [drive(jax.tree.map(jnp.asarray, p)) for p in stack]

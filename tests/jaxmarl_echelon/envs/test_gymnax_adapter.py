@@ -140,15 +140,15 @@ def test_automatic_resets_report_the_true_final_observation():
     actions = {ROLE: jnp.full((4, 1, 1), 0.5)}
 
     def draw(key):
-        return episodes.Drawn(env.default_params())
+        return episodes.EpisodeTask(env.default_params())
 
     @jax.jit
     def play(key):
-        running = episodes.start(env, key, draw, 4)
+        running = episodes.start_episodes(env, key, draw, 4)
         state = running.env
         for _ in range(3):
             state, alone = jax.vmap(env.step, (None, 0, 0, None))(key, state, actions, env.default_params())
-            running, transition = episodes.step(env, key, running, actions, draw)
+            running, transition = episodes.step_episodes(env, key, running, actions, draw)
         return running, transition, alone
 
     running, transition, alone = play(jax.random.key(5))

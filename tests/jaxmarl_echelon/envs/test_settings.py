@@ -10,7 +10,7 @@ from jaxmarl_echelon.envs.echelon.missions.settings import MissionSettings
 from jaxmarl_echelon.envs.echelon.settings import EchelonSettings
 from jaxmarl_echelon.envs.f110.gap_parameters import FTGOptions, FTGParams
 from jaxmarl_echelon.envs.f110.settings import CARS, GAINS, GaplockSettings, RaceSettings
-from jaxmarl_echelon.envs.settings import flat, from_flat
+from jaxmarl_echelon.envs.settings import flatten_settings, unflatten_settings
 
 FILES = {"f110": GaplockSettings, "f110_race": RaceSettings, "echelon": EchelonSettings}
 MODELS = {"car": CARS, "gains": GAINS}
@@ -32,7 +32,7 @@ def plain(value):
 
 @pytest.mark.parametrize("name", FILES)
 def test_files_list_every_setting_with_its_default(name, repository):
-    listed, defaults = load(repository, name), flat(FILES[name]())
+    listed, defaults = load(repository, name), flatten_settings(FILES[name]())
     assert set(listed) == set(defaults)
     driver = dataclasses.asdict(FTGParams()) | dataclasses.asdict(FTGOptions())
     for key, value in listed.items():
@@ -57,14 +57,14 @@ def test_models_list_every_parameter(name, key, repository):
 
 
 def test_a_variant_changes_known_settings_only(repository):
-    assert set(load(repository, "echelon_10v10")) < set(flat(EchelonSettings()))
-    assert set(load(repository, "echelon_missions_small")) < set(flat(MissionSettings()))
+    assert set(load(repository, "echelon_10v10")) < set(flatten_settings(EchelonSettings()))
+    assert set(load(repository, "echelon_missions_small")) < set(flatten_settings(MissionSettings()))
 
 
 @pytest.mark.parametrize("kind", FILES.values(), ids=FILES)
 def test_flat_keys_survive_a_round_trip(kind):
-    given = flat(kind())
-    assert from_flat(kind, given) == kind()
+    given = flatten_settings(kind())
+    assert unflatten_settings(kind, given) == kind()
     concerns = [
         set(one.name for one in dataclasses.fields(getattr(kind(), group.name)))
         for group in dataclasses.fields(kind)
@@ -87,5 +87,5 @@ def test_flat_keys_survive_a_round_trip(kind):
 )
 def test_wrong_settings_say_what_is_allowed(kind, given, message):
     with pytest.raises(ValueError) as error:
-        from_flat(kind, given)
+        unflatten_settings(kind, given)
     assert str(error.value).startswith(message) and "\n" not in str(error.value)

@@ -8,10 +8,10 @@ from scipy.sparse import csgraph
 from jaxmarl_echelon.envs.echelon.terrain import bank as banks
 from jaxmarl_echelon.envs.echelon.terrain import layout as layouts
 from jaxmarl_echelon.envs.echelon.terrain import zones
-from jaxmarl_echelon.envs.echelon.terrain.bank import bank_of, cache_folder, terrain_bank
-from jaxmarl_echelon.envs.echelon.terrain.biomes import BIOMES, paint
-from jaxmarl_echelon.envs.echelon.terrain.layout import TRANSFORMS, flat, generate, layout_from
-from jaxmarl_echelon.envs.echelon.terrain.navigation import nav_graph
+from jaxmarl_echelon.envs.echelon.terrain.bank import cache_folder, stack_maps, terrain_bank
+from jaxmarl_echelon.envs.echelon.terrain.biomes import BIOMES, paint_biome
+from jaxmarl_echelon.envs.echelon.terrain.layout import TRANSFORMS, generate_map, make_flat_map, make_map
+from jaxmarl_echelon.envs.echelon.terrain.navigation import build_nav_graph
 from physics.voxels import AIR, COLLIDES, DIRT, FOLIAGE, GLASS, LAVA, OPAQUE, REINFORCED, SOLID, SOLID_DEBRIS
 
 SIZES = [(40, 40, 20), (60, 60, 20), (100, 100, 20), (30, 70, 12), (20, 20, 10), (21, 33, 6), (20, 60, 32)]
@@ -57,9 +57,11 @@ def test_patches_of_a_biome_have_the_statistics_of_the_original(biome):
     rows = []
     for seed in range(20):
         voxels = np.zeros((20, 50, 50), np.uint8)
-        paint(biome, voxels, np.random.default_rng(seed))
+        paint_biome(biome, voxels, np.random.default_rng(seed))
         low = voxels[:4]
-        rows.append((COLLIDES[low].any(0).mean(), OPAQUE[low].mean(), len(nav_graph(voxels).feet) / 2500))
+        rows.append(
+            (COLLIDES[low].any(0).mean(), OPAQUE[low].mean(), len(build_nav_graph(voxels).feet) / 2500)
+        )
     # Both sides are means of 20 draws; the floor is for what the brushes leave open.
     error = np.sqrt(2 / 20) * np.std(rows, axis=0)
     assert np.all(abs(np.mean(rows, 0) - STATISTICS[biome]) <= np.maximum(2.5 * error, [0.005, 0.005, 0.012]))
@@ -68,7 +70,7 @@ def test_patches_of_a_biome_have_the_statistics_of_the_original(biome):
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_every_map_has_ground_free_corners_and_a_zone_within_reach(size):
     for seed in range(6):
-        layout = generate(seed, size)
+        layout = generate_map(seed, size)
         assert layout.size == size and layout.voxels.shape == size[::-1] and layout.voxels.dtype == np.uint8
         assert not (layout.voxels[0] == AIR).any()
         assert layout.corners[0] + layout.corners[1] == 3
@@ -82,7 +84,7 @@ def test_every_map_has_ground_free_corners_and_a_zone_within_reach(size):
         ys, xs = np.mgrid[: size[1], : size[0]] + 0.5
         inside = np.hypot(xs - x, ys - y) < radius
         assert not COLLIDES[layout.voxels[:, inside]].any()
-        graph = nav_graph(layout.voxels)
+        graph = build_nav_graph(layout.voxels)
         goal = graph.nearest((x, y, 0.0))
         for corner in layout.corners:
             start = graph.nearest(zones.spawn_anchor(corner, size, zones.spawn_side(size, 10)) + (0.0,))
@@ -98,7 +100,7 @@ def test_zone_lies_outside_the_corners_of_both_teams(size):
     """On 60x60 there is room for that in the quadrants of neither team only; elsewhere in all four."""
     quadrants = set()
     for seed in range(12):
-        layout = generate(seed, size)
+        layout = generate_map(seed, size)
         x, y, radius = layout.zone
         quadrant = 2 * (y > size[1] / 2) + (x > size[0] / 2)
         roomy = size[0] > 60 or quadrant not in layout.corners
@@ -126,14 +128,14 @@ def test_zones_of_small_maps_lie_in_any_quadrant_alike():
 
 
 def test_same_seed_gives_the_same_bits_and_another_seed_another_map():
-    first, again, other = (generate(seed, (40, 40, 20)) for seed in (5, 5, 6))
+    first, again, other = (generate_map(seed, (40, 40, 20)) for seed in (5, 5, 6))
     assert first.voxels.tobytes() == again.voxels.tobytes() and first.zone == again.zone
     assert (first.corners, first.biomes, first.transform) == (again.corners, again.biomes, again.transform)
     assert first.voxels.tobytes() != other.voxels.tobytes()
 
 
 def test_all_corners_transforms_and_biomes_are_drawn():
-    drawn = [generate(seed, SMALL) for seed in range(60)]
+    drawn = [generate_map(seed, SMALL) for seed in range(60)]
     assert {layout.corners[0] for layout in drawn} == set(range(4))
     assert {layout.transform for layout in drawn} == set(TRANSFORMS)
     assert {biome for layout in drawn for biome in layout.biomes} == set(BIOMES)
@@ -144,7 +146,7 @@ def test_biomes_are_listed_by_corner_after_mirroring():
     names = ["volcanic_ridge", "barrens", "dense_jungle", "server_farm"]
     found = 0
     for seed in range(12):
-        layout = generate(seed, (60, 60, 20), biomes=names)
+        layout = generate_map(seed, (60, 60, 20), biomes=names)
         ys, xs = np.nonzero((layout.voxels == LAVA).any(0))
         quadrant = layout.biomes.index("volcanic_ridge")
         # The border between the quadrants may lie 6 voxels off the middle.
@@ -155,7 +157,7 @@ def test_biomes_are_listed_by_corner_after_mirroring():
 
 
 def test_drawing_from_one_biome_paints_it_everywhere():
-    layout = generate(0, (60, 60, 20), biomes=["dense_jungle"])
+    layout = generate_map(0, (60, 60, 20), biomes=["dense_jungle"])
     assert layout.biomes == ("dense_jungle",) * 4
     assert set(np.unique(layout.voxels)) == {AIR, SOLID, DIRT, FOLIAGE}
 
@@ -194,46 +196,46 @@ def test_walled_in_teams_get_a_lane_to_the_zone():
 )
 def test_impossible_sizes_are_refused_in_one_line(size, team_size, part):
     with pytest.raises(ValueError, match="^env.size=") as refusal:
-        generate(0, size, team_size=team_size)
+        generate_map(0, size, team_size=team_size)
     assert part in str(refusal.value) and "\n" not in str(refusal.value)
 
 
 def test_unknown_biomes_and_materials_are_named():
     with pytest.raises(ValueError, match="^env.biomes=swamp: unknown; allowed: urban_residential, "):
-        generate(0, SMALL, biomes=["barrens", "swamp"])
+        generate_map(0, SMALL, biomes=["barrens", "swamp"])
     with pytest.raises(ValueError, match=r"^env.biomes=\[\]: "):
         terrain_bank([0], SMALL, biomes=[], cache=None)
     with pytest.raises(ValueError, match="^voxels: unknown material 10; allowed: 0 to 9 "):
-        layout_from(np.full((10, 20, 20), 10), (10, 10, 4))
+        make_map(np.full((10, 20, 20), 10), (10, 10, 4))
 
 
 def test_maps_made_by_hand_are_not_changed():
     voxels = np.zeros((10, 40, 60), np.uint8)
     voxels[:8, :, 30] = SOLID
-    layout = layout_from(voxels, (50, 20, 5), corners=(0, 1))
+    layout = make_map(voxels, (50, 20, 5), corners=(0, 1))
     assert np.array_equal(layout.voxels, voxels) and layout.voxels is not voxels
     assert (layout.zone, layout.corners, layout.seed) == ((50.0, 20.0, 5.0), (0, 1), -1)
     assert layout.reachable[1:-1, 1:29].all() and layout.reachable[1:-1, 32:59].all()
     assert not layout.reachable[:, 29:32].any()
-    assert not layout_from(voxels, (50, 20, 5), corners=(0, 2)).reachable[:, 29:].any()
+    assert not make_map(voxels, (50, 20, 5), corners=(0, 2)).reachable[:, 29:].any()
     for zone, corners in (((58, 20, 5), (0, 3)), ((30, 20, 0), (0, 3)), ((30, 20, 5), (3, 3))):
         with pytest.raises(ValueError, match="^(zone|corners)="):
-            layout_from(voxels, zone, corners)
+            make_map(voxels, zone, corners)
 
 
 def test_flat_map_is_dirt_with_the_zone_in_the_middle():
-    layout = flat((40, 30, 20))
+    layout = make_flat_map((40, 30, 20))
     assert layout.zone == (20.0, 15.0, 7.5)
     assert (layout.voxels[0] == DIRT).all() and not layout.voxels[1:].any()
-    assert flat(SMALL, zone=(8, 9, 2)).zone == (8.0, 9.0, 2.0)
+    assert make_flat_map(SMALL, zone=(8, 9, 2)).zone == (8.0, 9.0, 2.0)
 
 
 def test_bank_holds_what_sensors_see_of_each_map():
-    first, second = flat((40, 40, 20)), flat((40, 40, 20), zone=(9, 31, 5), corners=(1, 2))
+    first, second = make_flat_map((40, 40, 20)), make_flat_map((40, 40, 20), zone=(9, 31, 5), corners=(1, 2))
     first.voxels[3, 0, 39] = SOLID
     first.voxels[4, 39, 1] = SOLID_DEBRIS
     first.voxels[1, 20, 20] = GLASS
-    bank = bank_of([first, second])
+    bank = stack_maps([first, second])
     assert bank.size == (40, 40, 20) and bank.seeds == (-1, -1)
     assert np.array_equal(bank.voxels.material[0], first.voxels)
     assert np.argwhere(bank.occupancy).tolist() == [[0, 0, 39]]
@@ -259,7 +261,7 @@ def test_bank_is_the_same_from_one_process_or_two_and_from_the_file(tmp_path):
     loaded = terrain_bank(seeds, SMALL, cache=tmp_path)
     assert same(alone, loaded) and loaded.seeds == seeds
     assert kept.stat().st_mtime_ns == written
-    assert np.array_equal(alone.voxels.material[1], generate(1, SMALL).voxels)
+    assert np.array_equal(alone.voxels.material[1], generate_map(1, SMALL).voxels)
 
 
 @pytest.mark.parametrize(
@@ -311,8 +313,8 @@ def full_map_statistics(side: int, seeds: int) -> tuple[np.ndarray, np.ndarray]:
     first one in its component; asserts what holds for each map."""
     rows = []
     for seed in range(seeds):
-        layout = generate(seed, (side, side, 20))
-        graph = nav_graph(layout.voxels)
+        layout = generate_map(seed, (side, side, 20))
+        graph = build_nav_graph(layout.voxels)
         _, part = csgraph.connected_components(graph.edges, directed=False)
         assert (graph.node_lookup >= 0).sum(0).max() <= 3
         assert layout.repairs == 0

@@ -33,7 +33,7 @@ SCRIPT = 8
 
 def started(settings: PoolSettings = SMALL):
     pool = pool_lib.make_pool(settings, episode_limit=10, horizon=5)
-    return pool, jax.jit(partial(pool_lib.init, pool))(jax.random.key(0), {"w": np.zeros(1, np.float32)})
+    return pool, jax.jit(partial(pool_lib.init_pool, pool))(jax.random.key(0), {"w": np.zeros(1, np.float32)})
 
 
 @cache
@@ -87,14 +87,14 @@ def test_opponents_are_equally_likely(commanders, met):
     """Top commanders, newest candidates and the script, also where there are fewer than asked for."""
     ratings = RATINGS | {5: (1500.0, 50.0), 6: (1490.0, 50.0), 7: (1480.0, 50.0)}
     _, state = filled(commanders, ratings, {})
-    chances = compiled(pool_lib.chances)(state)
+    chances = compiled(pool_lib.opponent_probabilities)(state)
     np.testing.assert_allclose(chances, [(entry in met) / len(met) for entry in range(9)], atol=1e-6)
 
 
 def test_empty_league_plays_its_script_and_the_first_candidate():
     _, state = small()
     np.testing.assert_allclose(
-        compiled(pool_lib.chances)(state), np.eye(9)[[1, SCRIPT]].sum(0) / 2, atol=1e-6
+        compiled(pool_lib.opponent_probabilities)(state), np.eye(9)[[1, SCRIPT]].sum(0) / 2, atol=1e-6
     )
 
 
@@ -115,7 +115,7 @@ PROMOTED = [
 @pytest.mark.parametrize("ratings,games,expected", PROMOTED)
 def test_promotions(ratings, games, expected):
     _, state = filled((1, 2), RATINGS | {4: (1000.0, 50.0)} | ratings, games)
-    assert set(np.flatnonzero(compiled(pool_lib.promoted)(state).commander)) == expected
+    assert set(np.flatnonzero(compiled(pool_lib.promote_candidates)(state).commander)) == expected
 
 
 def test_entries_that_are_never_drawn_are_evicted_first():
@@ -126,8 +126,8 @@ def test_entries_that_are_never_drawn_are_evicted_first():
 
     @jax.jit
     def chosen(state, held):
-        slots = (pool_lib.bank_slots(one, state, held, 1) for one in (pool, judged))
-        return [pool_lib.eviction.choose("idle", one) for one in slots]
+        slots = (pool_lib.eviction_slots(one, state, held, 1) for one in (pool, judged))
+        return [pool_lib.eviction.choose_slot("idle", one) for one in slots]
 
     def gone(*held):
         (place, found), (other, _) = chosen(state, np.isin(np.arange(9), held))
@@ -151,7 +151,7 @@ def update(step, state, number: int):
 def test_candidates_commanders_and_evictions_over_many_updates(tmp_path):
     """Candidates first, then commanders until their slots are reused; also from a checkpoint."""
     pool, state = small()
-    step, promotions, states = compiled(pool_lib.after_update), 0, []
+    step, promotions, states = compiled(pool_lib.update_pool_state), 0, []
     for number in range(60):
         before, state = jax.device_get(state), update(step, state, number)
         states.append(state)
@@ -159,17 +159,19 @@ def test_candidates_commanders_and_evictions_over_many_updates(tmp_path):
         assert not state.commander[new].any() and not state.commander[[0, SCRIPT]].any()
         assert state.commander[~new & before.commander].all()
         risen = state.commander & ~before.commander
-        assert (np.asarray(pool_lib.games_of(state))[risen] >= 5).all()
+        assert (np.asarray(pool_lib.games_per_entry(state))[risen] >= 5).all()
         promotions += risen.sum()
-        changed = np.asarray(pool_lib.due(pool, before.updates))
-        chances = np.asarray(compiled(pool_lib.chances)(state))
+        changed = np.asarray(pool_lib.groups_due_for_change(pool, before.updates))
+        chances = np.asarray(compiled(pool_lib.opponent_probabilities)(state))
         assert (chances[state.slots[changed]] > 0).all()
-        kinds = np.asarray(report.kinds(state))
+        kinds = np.asarray(report.entry_kinds(state))
         assert (state.commander == (kinds == report.COMMANDER)).all() and kinds[SCRIPT] == pool_lib.FIXED
         assert report.CANDIDATE in kinds and pool_lib.SNAPSHOT not in kinds
     assert promotions > 5 and state.taken > 40 and states[49].commander.any()
-    checkpoints.save(tmp_path, ("latest",), states[49], {"step": 0})
-    again = checkpoints.restore(checkpoints.find(tmp_path, "latest"), jax.eval_shape(lambda: states[49]))
+    checkpoints.save_checkpoint(tmp_path, ("latest",), states[49], {"step": 0})
+    again = checkpoints.restore_state(
+        checkpoints.find_checkpoint(tmp_path, "latest"), jax.eval_shape(lambda: states[49])
+    )
     for number in range(50, 60):
         again = update(step, again, number)
     for ours, theirs in zip(jax.tree.leaves(again), jax.tree.leaves(state), strict=True):
@@ -189,8 +191,8 @@ def test_pools_without_promotions_have_no_kinds(options):
     assert not settings.promotes
     if settings.league is None:
         pool, state = started(settings)
-        assert state.commander is None and report.kinds(state) is state.kind
-        assert pool_lib.promoted(pool, state) is state
+        assert state.commander is None and report.entry_kinds(state) is state.kind
+        assert pool_lib.promote_candidates(pool, state) is state
 
 
 WRONG = [
@@ -209,7 +211,7 @@ def test_wrong_settings(options, message):
 
 def test_echelons_own_league():
     composed, _ = compose_config(["env=echelon", "pool=echelon_league"])
-    pool = build.build(composed.pool, "pool")
+    pool = build.instantiate_node(composed.pool, "pool")
     assert pool.promotes and pool.mixture == {"mirror": 0.5, "commanders": 0.5}
     assert (pool.top, pool.recent, pool.promote_after, pool.evict_games) == (20, 5, 20, 20)
     assert (pool.fixed, pool.rating, pool.evict) == (("heuristic",), "glicko2", "idle")

@@ -12,9 +12,9 @@ from duels import LIMIT, Duel
 from algos.off_policy.sac import SACConfig
 from algos.on_policy.ppo import PPOConfig
 from algos.types import Rollout
-from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.envs.textgames.games import tictactoe
-from jaxmarl_echelon.selfplay.credit import Story, TransformSettings, make_credit
+from jaxmarl_echelon.selfplay.credit import TrajectoryInfo, TransformSettings, make_advantage_transforms
 from jaxmarl_echelon.selfplay.settings import PoolSettings
 from jaxmarl_echelon.training.config.build import RunConfig
 from jaxmarl_echelon.training.program import agents
@@ -33,12 +33,12 @@ def test_final_rewards_reach_all_decisions_of_a_trajectory():
     settings = TransformSettings(
         final=["WinDrawLoss", BASELINE], step=[{"name": "Discount", "gamma": 0.5}], sampling=["Normalize"]
     )
-    credit = make_credit(settings, seats=2)
+    credit = make_advantage_transforms(settings, seats=2)
     ended = np.array([0, 0, 1, 0, 0, 0], bool)[:, None, None]
     over = ended | (np.arange(6) == 4)[:, None, None]
     alive = np.array([1, 1, 0, 1, 1, 1], bool)[:, None, None]
     rollout = experience(np.arange(6, dtype=np.float32)[:, None, None], ended, over, alive)
-    story = Story(np.ones((6, 1, 1), np.int32), ended, ended.astype(np.float32))
+    story = TrajectoryInfo(np.ones((6, 1, 1), np.int32), ended, ended.astype(np.float32))
     state = credit.init(1)
     state = state.replace(stages=state.stages | {"final": ((), np.float32([[9.0, 0.25]]))})
     state, found = jax.device_get(jax.jit(credit.apply)(state, rollout, story))
@@ -78,7 +78,7 @@ def configured(name: str, **changes) -> RunConfig:
     env, controllers = RUNS[name]
     given = {"total_env_steps": 10_000, "num_envs": 8, "pool": POOL, "stagger": False}
     chosen = TransformSettings(final=[BASELINE], **changes)
-    return RunConfig(env, ALGO, fixed, controllers=controllers, transforms=chosen, **given)
+    return RunConfig(env, ALGO, constant_curriculum, controllers=controllers, transforms=chosen, **given)
 
 
 def learnt_from(config: RunConfig) -> list[tuple[Rollout, Rollout, object]]:
@@ -158,7 +158,9 @@ class Mortal(Duel):
 def test_eliminated_agents_receive_the_reward_of_their_team():
     """By `WinDrawLoss`: 1, 0 or -1 as for the teammate that lives, if the episode ends in the rollout."""
     given = {"total_env_steps": 10_000, "num_envs": 8, "stagger": False}
-    config = RunConfig(Mortal(), ALGO, fixed, transforms=TransformSettings(final=["WinDrawLoss"]), **given)
+    config = RunConfig(
+        Mortal(), ALGO, constant_curriculum, transforms=TransformSettings(final=["WinDrawLoss"]), **given
+    )
     lead, paid = np.zeros(8), []
     for rollout, _ in learnt_from(config):
         both = np.round(rollout.obs[..., 0, 0] * LIMIT) > 1
@@ -200,11 +202,11 @@ def test_wrong_transforms(given, message):
 def test_transforms_that_do_not_fit_the_run_are_rejected():
     run = {"total_env_steps": 100, "num_envs": 8, "transforms": TransformSettings(final=["WinDrawLoss"])}
     with pytest.raises(ValueError, match="^algo=sac: blue learns from a replay; reward transforms"):
-        RunConfig(Duel(), SACConfig(), fixed, **run)
+        RunConfig(Duel(), SACConfig(), constant_curriculum, **run)
     whole = run | {"transforms": TransformSettings(whole_games=True)}
     with pytest.raises(ValueError, match="^transforms.whole_games=true: duel is not turn-based"):
-        RunConfig(Duel(), ALGO, fixed, **whole)
+        RunConfig(Duel(), ALGO, constant_curriculum, **whole)
     short = dataclasses.replace(ALGO, horizon=4)
     message = "games of tictactoe have up to 9 plies, a rollout of horizon=4 has 8; needs horizon=5$"
     with pytest.raises(ValueError, match=f"^transforms.whole_games=true: {message}"):
-        RunConfig(tictactoe.make(), short, fixed, **whole)
+        RunConfig(tictactoe.make(), short, constant_curriculum, **whole)

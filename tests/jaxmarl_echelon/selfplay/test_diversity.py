@@ -9,7 +9,7 @@ import pytest
 from duels import Duel
 
 from algos.on_policy.ppo import PPOConfig
-from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.envs.spaces import Discrete, MultiDiscrete
 from jaxmarl_echelon.selfplay import diversity
 from jaxmarl_echelon.selfplay.settings import PoolSettings
@@ -20,10 +20,10 @@ ENTRIES, LONGEST, ENVS = 3, 5, 6
 
 def test_the_ring_holds_the_last_games_as_they_were_played(monkeypatch):
     """Random games with forced plies, some broken off: the same moves as in lists of Python."""
-    monkeypatch.setattr(diversity, "GAMES", 4)
+    monkeypatch.setattr(diversity, "GAMES_KEPT", 4)
     rng, plays = np.random.default_rng(0), diversity.init(ENVS, ENTRIES, LONGEST)
-    note, running = jax.jit(diversity.noted), [[] for _ in range(ENVS)]
-    distinct = jax.jit(diversity.distinct, static_argnums=(1, 2))
+    note, running = jax.jit(diversity.record_ply), [[] for _ in range(ENVS)]
+    distinct = jax.jit(diversity.distinct_ngram_share, static_argnums=(1, 2))
     kept = [deque(maxlen=4) for _ in range(ENTRIES)]
     entry = np.array([0, 1, 1, 2, 1, 1])
     for _ in range(60):
@@ -46,18 +46,18 @@ def test_the_ring_holds_the_last_games_as_they_were_played(monkeypatch):
             share = len(set(grams)) / len(grams) if grams else 1.0
             np.testing.assert_allclose(shares[n][one], share, rtol=1e-6)
     assert int(plays.written[1]) > 8
-    clean = jax.device_get(jax.jit(diversity.forgotten)(plays, np.array([False, True, False])))
+    clean = jax.device_get(jax.jit(diversity.clear_entries)(plays, np.array([False, True, False])))
     assert int(clean.written[1]) == 0 and (clean.kept[1] < 0).all() and (clean.kept[2] >= 0).any()
 
 
 def test_many_moves_are_hashed():
     """6075 different moves: pairs do not fit their buckets, yet few of some hundred fall together."""
     space = MultiDiscrete((3, 5, 9, 5, 9))
-    assert diversity.number_of(space) == 6075 and diversity.number_of(Discrete(7)) == 7
-    assert int(diversity.as_number(space, jnp.array([2, 4, 8, 4, 8]))) == 6074
+    assert diversity.action_count(space) == 6075 and diversity.action_count(Discrete(7)) == 7
+    assert int(diversity.encode_actions(space, jnp.array([2, 4, 8, 4, 8]))) == 6074
     moves = jax.random.randint(jax.random.key(0), (1, 1, 400), 0, 6075)
     plays = diversity.init(1, 1, 400).replace(kept=moves)
-    distinct = jax.jit(diversity.distinct, static_argnums=(1, 2))
+    distinct = jax.jit(diversity.distinct_ngram_share, static_argnums=(1, 2))
     assert 0.95 < float(distinct(plays, 6075, 2)[0]) < 1.0
 
 
@@ -66,7 +66,7 @@ def test_only_games_can_be_compared():
         RunConfig(
             Duel(),
             PPOConfig(),
-            fixed,
+            constant_curriculum,
             100,
             8,
             controllers={"red": "pool:blue"},

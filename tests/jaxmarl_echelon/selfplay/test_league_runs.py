@@ -14,7 +14,7 @@ from played_runs import History, loose, plain, same
 
 from algos.on_policy.a2c import A2CConfig
 from jaxmarl_echelon import checkpoints, read_config
-from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.selfplay import league
 from jaxmarl_echelon.selfplay.pool import LEARNER, SNAPSHOT
 from jaxmarl_echelon.selfplay.settings import PoolSettings
@@ -23,7 +23,7 @@ from jaxmarl_echelon.tracking.csv_sink import CsvSink
 from jaxmarl_echelon.training.config.build import RunConfig
 from jaxmarl_echelon.training.host import loop, resume
 from jaxmarl_echelon.training.host.compile import compile_program
-from jaxmarl_echelon.training.host.run_record import environment
+from jaxmarl_echelon.training.host.run_record import versioned_name
 from jaxmarl_echelon.training.opponents import pool_role
 from jaxmarl_echelon.training.program import agents
 from jaxmarl_echelon.training.program import league as leagues
@@ -98,7 +98,7 @@ def league_run(tmp_path_factory) -> League:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "compile_program", watched)
-        loop.train(config, program, {"seed": config.seed}, folder, Tracker({"csv": CsvSink()}))
+        loop.train_run(config, program, {"seed": config.seed}, folder, Tracker({"csv": CsvSink()}))
     return League(config, folder, History(program, states, reports, update))
 
 
@@ -112,7 +112,7 @@ def stacked(state):
     return jax.tree.map(plain, STACKED(state))
 
 
-STACKED = jax.jit(leagues.stacked)
+STACKED = jax.jit(leagues.stack_league)
 
 
 def params(state, member: int, role: str = "player"):
@@ -122,13 +122,13 @@ def params(state, member: int, role: str = "player"):
 def test_groups_play_present_learners_and_all_pasts(league_run):
     """Own numbers: the exploiter's entry 0 is itself, its entry 1 the main agent."""
     run = league_run.history
-    seat, agent = agents.make_seat(league_run.config, {}, {}), run.program.agents["player"]
+    seat, agent = agents.make_pool_role(league_run.config, {}, {}), run.program.agents["player"]
 
     @jax.jit
     @functools.partial(jax.vmap, axis_name=league.AXIS)
     def met(run):
         slots = jnp.array([0, 1, 2, 4, 5, 8])
-        return pool_role.opponents(seat, agent, run.pool.replace(slots=slots), run.policies).bank
+        return pool_role.select_opponents(seat, agent, run.pool.replace(slots=slots), run.policies).bank
 
     runs = STACKED(run.states[-1])
     present = jax.tree.map(plain, jax.jit(jax.vmap(agent.policy_state))(runs.policies["player"]))
@@ -161,7 +161,7 @@ def test_snapshots_ratings_and_resets(run):
     for before, after in zip(runs, runs[1:], strict=False):
         pools = after.pool
         for member in range(3):
-            own = np.asarray(league.order(10, member))
+            own = np.asarray(league.common_numbering(10, member))
             np.testing.assert_array_equal(pools.rating[member][own], pools.rating[0])
             np.testing.assert_array_equal(pools.kind[member], pools.kind[0])
             changed = pools.iteration[0] != before.pool.iteration[0]
@@ -207,10 +207,10 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 def test_resumed_league_continues_bit_for_bit(run, tmp_path):
     program, states, _, update = run
-    facts = {"step": 3, "environment": environment(program.env.spec)}
-    checkpoints.save(tmp_path / "checkpoints", ("latest",), states[3], facts)
+    facts = {"step": 3, "environment": versioned_name(program.env.spec)}
+    checkpoints.save_checkpoint(tmp_path / "checkpoints", ("latest",), states[3], facts)
     like = jax.eval_shape(lambda: states[3])
-    restored = resume.restore(program, checkpoints.find(tmp_path, "latest"), like)
+    restored = resume.restore_run(program, checkpoints.find_checkpoint(tmp_path, "latest"), like)
     assert same(restored, states[3])
     assert same(update(restored)[0], states[4])
 
@@ -220,7 +220,7 @@ def test_league_of_simultaneous_teams():
     config = RunConfig(
         env=Duel(),
         algo=A2CConfig(horizon=8, widths=(8,)),
-        curriculum=fixed,
+        curriculum=constant_curriculum,
         total_env_steps=10_000,
         num_envs=NUM_ENVS,
         controllers={"red": "pool:blue"},

@@ -21,14 +21,14 @@ def settings(mode: str = "random", **options) -> PoolSettings:
     return PoolSettings(mode=mode, **options)
 
 
-def example(**options) -> matchmaking.Candidates:
+def example(**options) -> matchmaking.OpponentCandidates:
     """The learner, four candidates, and an empty slot."""
     games, points = np.zeros(6), np.zeros(6)
     games[1:5], points[1:5] = WINS + DRAWS + LOSSES, WINS + DRAWS / 2
     kinds = jnp.array([0, 1, 1, 1, 1, 0], bool), jnp.array([0, 1, 1, 1, 0, 0], bool)
     lag = jnp.array([9, 1, 2, 8, 9, 9])
     known = jnp.array(points, float), jnp.array(games, float), kinds, lag, DISTINCT
-    return matchmaking.candidates(settings(**options), SYSTEM, RATING, *known)
+    return matchmaking.make_candidates(settings(**options), SYSTEM, RATING, *known)
 
 
 def test_candidates_have_expected_quality_and_payoff():
@@ -44,7 +44,7 @@ def test_candidates_have_expected_quality_and_payoff():
         [0.686187097, 0.814453315, 0.438865521, 0.917241071],
         atol=1e-5,
     )
-    urgency = matchmaking.urgency(found)[1:5]
+    urgency = matchmaking.ucb_values(found)[1:5]
     np.testing.assert_allclose(urgency, [0.9920414, 0.6919838, 1.1097568, 2.2893963], atol=1e-5)
     plain = example(prior="none").payoff
     np.testing.assert_allclose(plain[1:5], [0.65, 0.9, 0.3, 0.5], atol=1e-6)
@@ -82,35 +82,39 @@ MODES = [
 @pytest.mark.parametrize("mode,options,expected", MODES)
 def test_modes(mode, options, expected):
     chosen = settings(mode, **options)
-    found = matchmaking.mix(chosen, example())
+    found = matchmaking.mixture_probabilities(chosen, example())
     np.testing.assert_allclose(found, [0, *expected, 0], atol=1e-5)
 
 
 def test_capped_weight_and_mixtures():
     entries = example()
     capped = np.minimum(0.5, 1 - np.asarray(entries.payoff[1:5]))
-    found = matchmaking.mix(settings("pfsp", weight="capped"), entries)
+    found = matchmaking.mixture_probabilities(settings("pfsp", weight="capped"), entries)
     np.testing.assert_allclose(found[1:5], capped / capped.sum(), atol=1e-5)
     mixed = PoolSettings(shares={"mirror": 0.5, "pfsp": 0.3, "random": 0.2})
     hard = np.array([0.2014986, 0.0218065, 0.7652545, 0.0114405])
-    np.testing.assert_allclose(matchmaking.mix(mixed, entries)[1:5], 0.6 * hard + 0.1, atol=1e-5)
+    np.testing.assert_allclose(
+        matchmaking.mixture_probabilities(mixed, entries)[1:5], 0.6 * hard + 0.1, atol=1e-5
+    )
     assert mixed.mirrored == 4
 
 
 def test_vanishing_weights_become_uniform():
     entries = example()._replace(payoff=jnp.ones(6))
     np.testing.assert_allclose(
-        matchmaking.mix(settings("pfsp"), entries), [0, 0.25, 0.25, 0.25, 0.25, 0], atol=1e-6
+        matchmaking.mixture_probabilities(settings("pfsp"), entries),
+        [0, 0.25, 0.25, 0.25, 0.25, 0],
+        atol=1e-6,
     )
     equal = entries._replace(distance=jnp.zeros(6))
     for normalise in ("softmax", "plain"):
-        found = matchmaking.mix(settings("ts-dist", normalise=normalise), equal)
+        found = matchmaking.mixture_probabilities(settings("ts-dist", normalise=normalise), equal)
         np.testing.assert_allclose(found[1:5], 0.25, atol=1e-6)
 
 
 def test_systematic_sampling():
     weights = jnp.array([0.3641447, 0.1625689, 0.3513474, 0.1219390])
-    found = matchmaking.systematic(weights, (jnp.arange(8) + 0.3) / 8)
+    found = matchmaking.systematic_sample(weights, (jnp.arange(8) + 0.3) / 8)
     assert found.tolist() == [0, 0, 0, 1, 2, 2, 2, 3]
 
 
@@ -120,10 +124,12 @@ DRAWN = ("match-quality", "ts-dist", "pfsp", "ucb", "random", "lagged")
 @pytest.mark.parametrize("mode", DRAWN)
 def test_draws_follow_probabilities(mode):
     """Chi-square of the drawn entries; systematic draws vary less than independent ones, never more."""
-    chances = matchmaking.mix(settings(mode), example())
+    chances = matchmaking.mixture_probabilities(settings(mode), example())
     due = jnp.array([1, 0, 1, 1, 0, 1, 1, 0], bool)
     keys = jax.random.split(jax.random.key(1), 4000)
-    drawn = np.asarray(jax.vmap(lambda key: matchmaking.draw(key, chances, due))(keys))[:, np.asarray(due)]
+    drawn = np.asarray(jax.vmap(lambda key: matchmaking.draw_opponents(key, chances, due))(keys))[
+        :, np.asarray(due)
+    ]
     counts = np.bincount(drawn.ravel(), minlength=6)
     chances = np.asarray(chances)
     assert (counts[chances == 0] == 0).all()
@@ -172,8 +178,8 @@ def by_mode(mode: str, **options):
     chosen = settings(mode, **options)
 
     def weights(payoff, there):
-        entries = matchmaking.Candidates(there, there, *(payoff for _ in range(7)), 4.0)
-        return matchmaking.mix(chosen, entries)
+        entries = matchmaking.OpponentCandidates(there, there, *(payoff for _ in range(7)), 4.0)
+        return matchmaking.mixture_probabilities(chosen, entries)
 
     return weights
 

@@ -14,18 +14,18 @@ from algos.off_policy.td3 import TD3Config
 from algos.on_policy.a2c import A2CConfig
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon import checkpoints
-from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.envs.spaces import Box
 from jaxmarl_echelon.selfplay import pool as pool_lib
 from jaxmarl_echelon.selfplay.credit import TransformSettings
 from jaxmarl_echelon.selfplay.settings import PoolSettings
-from jaxmarl_echelon.training.acting.state import RunState, View
+from jaxmarl_echelon.training.acting.state import ControllerView, RunState
 from jaxmarl_echelon.training.config.build import RunConfig
 from jaxmarl_echelon.training.opponents import pool_role
 from jaxmarl_echelon.training.program import agents
 from jaxmarl_echelon.training.program.program import make_program
 from jaxmarl_echelon.training.rollouts import collect as rollout
-from jaxmarl_echelon.training.rollouts.spec import Collector
+from jaxmarl_echelon.training.rollouts.spec import RolloutSpec
 
 POOL = PoolSettings(capacity=3, groups=4, snapshot_every=1, fixed=("still", "coin"), hold=2)
 # Evaluations play another policy than rollouts: a mean.
@@ -45,7 +45,7 @@ def configured(pool: PoolSettings = POOL, **changes) -> RunConfig:
     given = {
         "env": Duel(),
         "algo": ALGO,
-        "curriculum": fixed,
+        "curriculum": constant_curriculum,
         "total_env_steps": 10_000,
         "num_envs": NUM_ENVS,
         "controllers": {"red": "pool:blue"},
@@ -79,7 +79,7 @@ def counted(before: RunState, after: RunState) -> np.ndarray:
 
 def test_games_belong_to_one_opponent(history):
     """Every finished game is counted for the entry of its group, and none is under way when it changes."""
-    total, seat = 0, agents.make_seat(configured(), {}, {})
+    total, seat = 0, agents.make_pool_role(configured(), {}, {})
     for before, after, report in zip(history.states, history.states[1:], history.reports, strict=False):
         entries, table = rows_of(before.pool.slots), finished_episodes(report)
         np.testing.assert_array_equal(table["opponent"], entries[table["env"]])
@@ -90,7 +90,9 @@ def test_games_belong_to_one_opponent(history):
         kept[0] = False
         np.testing.assert_array_equal(counted(before, after)[0][kept], wins[kept])
         np.testing.assert_array_equal(counted(before, after)[:, 0][kept], losses[kept])
-        changes = np.repeat(np.asarray(pool_lib.due(seat.pool, before.pool.updates)), NUM_ENVS // 4)
+        changes = np.repeat(
+            np.asarray(pool_lib.groups_due_for_change(seat.pool, before.pool.updates)), NUM_ENVS // 4
+        )
         assert np.asarray(after.reset)[MIRRORED:][changes].all()
         total += wins[1:].sum() + losses[1:].sum()
     assert total > 20
@@ -138,9 +140,9 @@ def test_learner_learns_from_all_its_seats():
 
 def test_checkpoint_of_a_full_pool_continues_bit_for_bit(history, tmp_path):
     run = history.states[-2]
-    checkpoints.save(tmp_path, ("latest",), run, {"step": 0})
+    checkpoints.save_checkpoint(tmp_path, ("latest",), run, {"step": 0})
     like = jax.eval_shape(lambda: run)
-    restored = loose(checkpoints.restore(checkpoints.find(tmp_path, "latest"), like))
+    restored = loose(checkpoints.restore_state(checkpoints.find_checkpoint(tmp_path, "latest"), like))
     again, _ = history.update(restored)
     assert history.update._cache_size() == 1
     assert same(again, history.states[-1])
@@ -164,7 +166,7 @@ def test_both_roles_learn_and_one_plays_the_past_of_the_other(divided):
         assert any(not np.array_equal(a, b) for a, b in zip(before, after, strict=True))
     assert int(end.pool.taken) == 1 + updates
     red = jax.tree.leaves(run.program.agents["red"].policy_state(end.policies["red"]))
-    newest = int(pool_lib.newest(end.pool)) - 1
+    newest = int(pool_lib.newest_snapshot(end.pool)) - 1
     for held, own in zip(jax.tree.leaves(end.pool.bank), red, strict=True):
         np.testing.assert_array_equal(held[newest], own)
 
@@ -197,17 +199,17 @@ def test_ways_to_act_agree():
     actions = {}
     for acting in ("groups", "dense", "sorted"):
         config = replace(config, pool=replace(config.pool, acting=acting))
-        seat = agents.make_seat(config, {}, {})
-        controller = agents.make_pooled(config, config.env, {"blue": agent}, {})
+        seat = agents.make_pool_role(config, {}, {})
+        controller = agents.make_pool_controller(config, config.env, {"blue": agent}, {})
 
         @jax.jit
         def acted(bank, one, seat=seat, controller=controller, env=config.env):
-            state = pool_lib.init(seat.pool, jax.random.key(1), one)
+            state = pool_lib.init_pool(seat.pool, jax.random.key(1), one)
             state = state.replace(bank=bank, slots=jnp.array([3, 1, 1, 4, 2, 1], jnp.int32))
-            met = pool_role.opponents(seat, agent, state, {"blue": one})
+            met = pool_role.select_opponents(seat, agent, state, {"blue": one})
             time = jax.vmap(lambda key: env.reset(key, env.default_params()))(keys(24))[1]
             obs = jax.random.normal(jax.random.key(3), time.obs["red"].shape)
-            view = View(None, None, time.replace(obs=time.obs | {"red": obs}))
+            view = ControllerView(None, None, time.replace(obs=time.obs | {"red": obs}))
             memory = controller.init(24)
             memory = jax.tree.map(lambda x: x + jnp.arange(x.size).reshape(x.shape) % 7 / 7.0, memory)
             return controller.act(jax.random.key(4), met, memory, view, jnp.arange(24) % 5 == 0)
@@ -228,13 +230,13 @@ EPISODIC = replace(POOL, hold="episode", acting="sorted", shares={"mirror": 1, "
 def test_episodes_have_opponents_of_their_own():
     """Who is told to play is who acts, from the first decision of an episode to its last, beside others."""
     config = configured(replace(EPISODIC, mode="fixed", fixed=("still", "other")), num_envs=24)
-    program, seat = make_program(config), agents.make_seat(config, {}, {})
+    program, seat = make_program(config), agents.make_pool_role(config, {}, {})
     acting = agents.make_controllers(config, config.env, program.agents, {}, greedy=False)
-    collector = Collector(config.env, program.agents, acting, config.horizon, 1, seat)
+    collector = RolloutSpec(config.env, program.agents, acting, config.horizon, 1, seat)
 
     def collect(run, key):
-        run, collected = rollout.collect(
-            collector, run, key, lambda key: fixed(config.env).draw(key, run.curriculum)
+        run, collected = rollout.collect_rollout(
+            collector, run, key, lambda key: constant_curriculum(config.env).draw(key, run.curriculum)
         )
         return run, (collected.flow, collected.rollouts["blue"], run.pool.slots)
 
@@ -302,18 +304,18 @@ def test_fixed_opponents_act_only_in_their_groups():
     """A script's memory counts its decisions in the rows that play it; others play the bank."""
     config = configured(replace(POOL, shares={"pfsp": 1}, groups=4))
     agent = agents.make_agents(config)["blue"]
-    seat = agents.make_seat(config, {}, {})
-    controller = agents.make_pooled(config, config.env, {"blue": agent}, {})
+    seat = agents.make_pool_role(config, {}, {})
+    controller = agents.make_pool_controller(config, config.env, {"blue": agent}, {})
     params = jax.tree.map(lambda x: jnp.full(NUM_ENVS, x), config.env.default_params())
 
     @jax.jit
     def act(memory, begins):
         owner = agent.init(jax.random.key(0))
-        state = pool_lib.init(seat.pool, jax.random.key(1), agent.policy_state(owner))
+        state = pool_lib.init_pool(seat.pool, jax.random.key(1), agent.policy_state(owner))
         state = state.replace(slots=jnp.array([4, 1, 4, 5], jnp.int32))
-        met = pool_role.opponents(seat, agent, state, {"blue": owner})
+        met = pool_role.select_opponents(seat, agent, state, {"blue": owner})
         env_state, time = jax.vmap(config.env.reset)(keys(NUM_ENVS), params)
-        view = View(env_state, params, time)
+        view = ControllerView(env_state, params, time)
         return controller.act(jax.random.key(3), met, memory, view, jnp.full(NUM_ENVS, begins))
 
     memory = controller.init(NUM_ENVS)
@@ -342,7 +344,7 @@ LEAGUE = PoolSettings(groups=4, league={"main": 2})
 
 def staged(env):
     """A curriculum whose stages are evaluated."""
-    return fixed(env)._replace(stages=("first", "last"))
+    return constant_curriculum(env)._replace(stages=("first", "last"))
 
 
 WRONG = [
@@ -385,7 +387,7 @@ def test_wrong_pools(changes, message):
 
 
 def test_episodes_can_be_longer_than_a_rollout():
-    seat = agents.make_seat(configured(replace(POOL, hold="auto")), {}, {})
+    seat = agents.make_pool_role(configured(replace(POOL, hold="auto")), {}, {})
     assert seat.pool.hold == -(-4 * LIMIT // 4)
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from algos.nets.observations import merge_statistics, observe
+from algos.nets.observations import merge_statistics, normalize_observations
 from algos.on_policy.a2c import A2CConfig
 from algos.types import ActionSpec
 from jaxmarl_echelon.envs.spaces import Discrete
@@ -22,7 +22,7 @@ def spaced_ages(capacity: int, snapshots: int) -> list[int]:
     """Ages in a bank that takes a snapshot per step and evicts by `spaced`."""
 
     def take(filled, now):
-        slots = eviction.Slots(
+        slots = eviction.BankSlots(
             iteration=filled,
             filled=filled >= 0,
             free=filled >= 0,
@@ -32,7 +32,7 @@ def spaced_ages(capacity: int, snapshots: int) -> list[int]:
             met=jnp.zeros((capacity, 1), bool),
             now=now,
         )
-        return filled.at[eviction.choose("spaced", slots)[0]].set(now), None
+        return filled.at[eviction.choose_slot("spaced", slots)[0]].set(now), None
 
     filled, _ = jax.lax.scan(take, jnp.full(capacity, -1), jnp.arange(snapshots))
     return sorted((snapshots - 1 - np.asarray(filled)).tolist(), reverse=True)
@@ -50,7 +50,7 @@ def test_spaced_ages(capacity, snapshots, expected):
     assert spaced_ages(capacity, snapshots) == expected
 
 
-def slots(**changes) -> eviction.Slots:
+def slots(**changes) -> eviction.BankSlots:
     given = {
         "iteration": jnp.array([0, 7, 3, 9]),
         "filled": jnp.ones(4, bool),
@@ -61,7 +61,7 @@ def slots(**changes) -> eviction.Slots:
         "met": jnp.ones((4, 2), bool),
         "now": jnp.int32(10),
     }
-    return eviction.Slots(**given | changes)
+    return eviction.BankSlots(**given | changes)
 
 
 RULES = [("oldest", 2), ("weakest", 2), ("similar", 1), ("spaced", 2)]
@@ -69,17 +69,17 @@ RULES = [("oldest", 2), ("weakest", 2), ("similar", 1), ("spaced", 2)]
 
 @pytest.mark.parametrize("rule,expected", RULES)
 def test_eviction_rules(rule, expected):
-    place, found = eviction.choose(rule, slots())
+    place, found = eviction.choose_slot(rule, slots())
     assert (int(place), bool(found)) == (expected, True)
 
 
 def test_pinned_and_used_slots_are_not_evicted():
-    place, found = eviction.choose("weakest", slots(filled=jnp.array([1, 1, 0, 1], bool)))
+    place, found = eviction.choose_slot("weakest", slots(filled=jnp.array([1, 1, 0, 1], bool)))
     assert (int(place), bool(found)) == (2, True)
     tried = slots(tried=jnp.array([True, True, False, True]))
-    assert int(eviction.choose("weakest", tried)[0]) == 1
-    assert not eviction.choose("weakest", slots(free=jnp.zeros(4, bool)))[1]
-    place, _ = eviction.choose("similar", slots(met=jnp.zeros((4, 2), bool)))
+    assert int(eviction.choose_slot("weakest", tried)[0]) == 1
+    assert not eviction.choose_slot("weakest", slots(free=jnp.zeros(4, bool)))[1]
+    place, _ = eviction.choose_slot("similar", slots(met=jnp.zeros((4, 2), bool)))
     assert int(place) == 2
 
 
@@ -90,7 +90,7 @@ SMALL = PoolSettings(
 
 def started(settings: PoolSettings):
     pool = pool_lib.make_pool(settings, episode_limit=10, horizon=5)
-    return pool, jax.jit(partial(pool_lib.init, pool))(
+    return pool, jax.jit(partial(pool_lib.init_pool, pool))(
         jax.random.key(0), {"w": np.arange(3, dtype=np.float32)}
     )
 
@@ -99,7 +99,7 @@ def started(settings: PoolSettings):
 def small():
     """A pool of these settings, its first state, and its compiled update."""
     pool, state = started(SMALL)
-    return pool, jax.device_get(state), jax.jit(partial(pool_lib.after_update, pool))
+    return pool, jax.device_get(state), jax.jit(partial(pool_lib.update_pool_state, pool))
 
 
 def random_counts(state, rng) -> np.ndarray:
@@ -125,7 +125,7 @@ def test_pool_over_many_updates():
         assert state.iteration[1] == 0 and state.pinned[1]
         playable = (state.kind == pool_lib.SNAPSHOT) | (state.kind == pool_lib.FIXED)
         assert playable[state.slots].all() and (state.slots != 0).all()
-        held = ~np.asarray(pool_lib.due(pool, before.updates))
+        held = ~np.asarray(pool_lib.groups_due_for_change(pool, before.updates))
         np.testing.assert_array_equal(state.slots[held], before.slots[held])
         assert (state.iteration[before.slots[held]] == before.iteration[before.slots[held]]).all()
         np.testing.assert_array_equal(state.draws, state.draws.T)
@@ -182,7 +182,10 @@ def test_graded_scores_are_summed():
         np.testing.assert_allclose(after.points[[0, 1], [1, 0]], 0.99 * np.array([score, 100.0 - score]))
         assert (after.rating[0, 0] > after.rating[1, 0]) == (score > 50.0)
     gate = pool._replace(settings=replace(SMALL, gate="improved"))
-    assert [bool(pool_lib.wanted(gate, replace_newest(x))) for x in (plain, graded)] == [False, True]
+    assert [bool(pool_lib.should_take_snapshot(gate, replace_newest(x))) for x in (plain, graded)] == [
+        False,
+        True,
+    ]
 
 
 def replace_newest(state):
@@ -208,33 +211,33 @@ def test_gates(options, counts, taken):
     _, state, _ = small()
     state = jax.tree.map(jnp.asarray, state)
     counts = jnp.asarray(np.eye(6, 1, -1, np.int32) * np.array(counts, np.int32))
-    after = pool_lib.after_update(pool, state, jax.random.key(1), counts, {"w": jnp.ones(3)})
+    after = pool_lib.update_pool_state(pool, state, jax.random.key(1), counts, {"w": jnp.ones(3)})
     assert bool(after.taken == 2) == taken
 
 
 def test_groups_change_their_opponents_in_turn():
     pool = pool_lib.make_pool(PoolSettings(groups=8), episode_limit=50, horizon=64)
     assert (pool.hold, pool.rivals) == (4, 4)
-    turns = np.stack([pool_lib.due(pool, jnp.int32(number)) for number in range(8)])
+    turns = np.stack([pool_lib.groups_due_for_change(pool, jnp.int32(number)) for number in range(8)])
     assert (turns.sum(1) == 1).all() and (turns.sum(0) == 2).all()
 
 
 def test_metrics_without_games_are_nan():
     """Neither the age of snapshots where none is met, nor what is different in games that were not played."""
     pool, state, _ = small()
-    assert jnp.isfinite(pool_report.metrics(pool, state)["pool/opponent_age"])
+    assert jnp.isfinite(pool_report.pool_metrics(pool, state)["pool/opponent_age"])
     none = state.replace(kind=jnp.where(state.kind == pool_lib.SNAPSHOT, pool_lib.EMPTY, state.kind))
-    assert jnp.isnan(pool_report.metrics(pool, none)["pool/opponent_age"])
-    told = pool_report.exploration(diversity.init(2, 3, 4), Discrete(3))
+    assert jnp.isnan(pool_report.pool_metrics(pool, none)["pool/opponent_age"])
+    told = pool_report.exploration_metrics(diversity.init(2, 3, 4), Discrete(3))
     assert jnp.isnan(jnp.stack(list(told.values()))).all()
 
 
 def test_rating_minus_anchor_is_missing_without_an_anchor():
     """Also where a fixed opponent stays for ever, which is no initial policy."""
     pool, state, _ = small()
-    assert "pool/rating_minus_anchor" in jax.eval_shape(partial(pool_report.metrics, pool), state)
+    assert "pool/rating_minus_anchor" in jax.eval_shape(partial(pool_report.pool_metrics, pool), state)
     alone = pool._replace(settings=replace(SMALL, anchor="none"))
-    assert "pool/rating_minus_anchor" not in jax.eval_shape(partial(pool_report.metrics, alone), state)
+    assert "pool/rating_minus_anchor" not in jax.eval_shape(partial(pool_report.pool_metrics, alone), state)
 
 
 def test_half_precision_bank_keeps_the_normaliser_exact():
@@ -243,9 +246,9 @@ def test_half_precision_bank_keeps_the_normaliser_exact():
     policy = agent.policy_state(jax.jit(agent.init)(jax.random.key(0)))
     seen = jnp.full((4, 1), 1000.3) + jnp.array([[-0.1], [0.1], [0.1], [-0.1]])
     policy = policy.replace(observations=merge_statistics(policy.observations, seen, jnp.ones(4, bool)))
-    held = pool_lib.stored(PoolSettings(store="bf16"), policy)
+    held = pool_lib.to_bank_precision(PoolSettings(store="bf16"), policy)
     assert {x.dtype for x in jax.tree.leaves(held.params)} == {jnp.dtype(jnp.bfloat16)}
-    found, expected = (observe(x.observations, seen) for x in (held, policy))
+    found, expected = (normalize_observations(x.observations, seen) for x in (held, policy))
     assert np.abs(expected).max() < 2.0
     np.testing.assert_array_equal(found, expected)
     np.testing.assert_array_equal(held.hyper["gamma"], policy.hyper["gamma"])
@@ -254,5 +257,5 @@ def test_half_precision_bank_keeps_the_normaliser_exact():
 def test_half_precision_bank():
     pool, state = started(PoolSettings(capacity=4, groups=4, store="bf16"))
     assert state.bank["w"].dtype == jnp.bfloat16
-    bank, places = pool_lib.roster(pool, state, state.slots, {"w": jnp.zeros(3)})
+    bank, places = pool_lib.playable_policies(pool, state, state.slots, {"w": jnp.zeros(3)})
     assert bank["w"].dtype == jnp.bfloat16 and places.tolist() == [0, 0]

@@ -13,7 +13,7 @@ from sharded_runs import told
 from jaxmarl_echelon import checkpoints, exploit, read_config
 from jaxmarl_echelon.selfplay import pool
 from jaxmarl_echelon.training.config import build
-from jaxmarl_echelon.training.program.agents import frozen_policies, make_agents, make_seat
+from jaxmarl_echelon.training.program.agents import load_frozen_policies, make_agents, make_pool_role
 from jaxmarl_echelon.training.program.program import make_program
 
 GAME = (
@@ -98,7 +98,7 @@ def test_a_fresh_learner_exploits_a_run(run, tmp_path, monkeypatch):
     assert found["payoff"] == pytest.approx(4 * found["score"] - 2) and 64 * found["payoff"] % 1 == 0
     assert found["wins"] + found["losses"] == 64
     names = {row["name"] for row in rows(folder / "pool.csv") if float(row["share"]) > 0}
-    assert names == {f"frozen:{checkpoints.find(run, 'latest')}"}
+    assert names == {f"frozen:{checkpoints.find_checkpoint(run, 'latest')}"}
     met = [row for row in rows(folder / "pool.csv") if row["kind"] == "fixed"][-1]
     assert sum(int(met[key]) for key in ("wins", "draws", "losses")) > 20
     assert {row["opponent"] for row in rows(folder / "episodes.csv")} == {"2"}
@@ -106,22 +106,22 @@ def test_a_fresh_learner_exploits_a_run(run, tmp_path, monkeypatch):
 
 def test_an_exploiter_has_no_teacher(run):
     """Neither the run's, nor that of a role's own settings."""
-    before = build.saved(checkpoints.metadata(checkpoints.find(run, "latest")))
+    before = build.read_saved_config(checkpoints.read_metadata(checkpoints.find_checkpoint(run, "latest")))
     before.algo.sampling, before.algo.teacher = "sequential", "gone"
     before.algos = {"player": {"teacher": "gone", "gamma": 0.5}}
-    after = exploit.exploiting(before, build.read(before), run, None)
+    after = exploit.exploit_config(before, build.build_run_config(before), run, None)
     assert after.algo.teacher is None and dict(after.algos) == {"player": {"teacher": None, "gamma": 0.5}}
-    assert build.read(after).algos["player"].teacher is None and before.algo.teacher == "gone"
+    assert build.build_run_config(after).algos["player"].teacher is None and before.algo.teacher == "gone"
 
 
 def test_a_frozen_policy_of_the_same_architecture_lies_in_the_bank(run):
     """Behind the slots, where no snapshot takes its place; others act for themselves."""
-    folder = checkpoints.find(run, "best_eval")
+    folder = checkpoints.find_checkpoint(run, "best_eval")
     given = [*KUHN, f"pool.fixed=[random,frozen:{folder}]"]
     for more, pinned in (((), (1,)), (("algo.activation=relu",), ()), (("algo.widths=[5]",), ())):
         config = read_config(*given, *more)
-        frozen = frozen_policies(config)
-        seat = make_seat(config, make_agents(config), frozen)
+        frozen = load_frozen_policies(config)
+        seat = make_pool_role(config, make_agents(config), frozen)
         assert seat.pool.pinned == pinned
         assert seat.fixed == (None, None if pinned else "pool/1")
         if not pinned:
@@ -131,7 +131,7 @@ def test_a_frozen_policy_of_the_same_architecture_lies_in_the_bank(run):
         @jax.jit
         def met(key, program=program, seat=seat):
             state = program.init(key)
-            return state, pool.roster(seat.pool, state.pool, jnp.array([1, 2, 4]), None)
+            return state, pool.playable_policies(seat.pool, state.pool, jnp.array([1, 2, 4]), None)
 
         state, (bank, places) = met(jax.random.key(0))
         assert set(state.policies) == {"player"} and state.pool.pinned.tolist() == [0, 1, 0, 1, 1]

@@ -13,13 +13,13 @@ from algos import collectives
 from algos.on_policy.a2c import A2CConfig
 from algos.on_policy.ppo import PPOConfig
 from algos.types import Agent
-from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.envs.episodes import Finished
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames import exploitability
 from jaxmarl_echelon.envs.textgames.env import ROLE, TextGame
 from jaxmarl_echelon.envs.textgames.games import kuhn, liarsdice, tictactoe
-from jaxmarl_echelon.envs.textgames.rules import Rules, winner_scores
+from jaxmarl_echelon.envs.textgames.rules import GameRules, winner_scores
 from jaxmarl_echelon.selfplay import ratings
 from jaxmarl_echelon.selfplay.pool import LEARNER
 from jaxmarl_echelon.selfplay.ratings import rating_system
@@ -41,7 +41,7 @@ def configured(**changes) -> RunConfig:
     given = {
         "env": tictactoe.make(),
         "algo": ALGO,
-        "curriculum": fixed,
+        "curriculum": constant_curriculum,
         "total_env_steps": 10_000,
         "num_envs": NUM_ENVS,
         "controllers": {"player": "pool:player"},
@@ -52,7 +52,7 @@ def configured(**changes) -> RunConfig:
 
 @pytest.mark.parametrize("phases", [2, 3])
 def test_each_environment_decides_once_per_phase(phases):
-    rows = turn_based_pool.rows_of(8, 8 + 4 * phases, 2, phases)
+    rows = turn_based_pool.compute_deciding_rows(8, 8 + 4 * phases, 2, phases)
     for phase in range(phases):
         both = np.concatenate([rows.learner[phase], rows.others[phase]])
         assert sorted(both.tolist()) == list(range(8 + 4 * phases))
@@ -139,7 +139,7 @@ def test_as_many_games_count_from_every_seat_on_any_number_of_shards():
     parts = jax.tree.map(lambda x: np.stack(np.split(x, 2, axis=1)), finished)
 
     def keep(one):
-        return seat_rounds.balanced(one, 4, 3).mask
+        return seat_rounds.balance_seats(one, 4, 3).mask
 
     np.testing.assert_array_equal(jax.jit(keep)(finished), wanted)
     halves = jax.jit(jax.vmap(keep, axis_name=collectives.HERE))(parts)
@@ -193,23 +193,23 @@ def test_kuhn_is_learnt_against_a_pool():
     pool = replace(POOL, shares={"mirror": 0.5, "pfsp": 0.5})
     many = {"num_envs": 64, "total_env_steps": 1_000_000}
     program = make_program(configured(env=kuhn.make(), algo=algo, pool=pool, **many))
-    tree, agent = exploitability.tree(program.env.rules), program.agents["player"]
+    tree, agent = exploitability.build_tree(program.env.rules), program.agents["player"]
 
     @jax.jit
     def trained(key):
         run, _ = jax.lax.scan(lambda run, _: (program.update(run)[0], None), program.init(key), None, 100)
-        return run.pool.taken, exploitability.probabilities(tree, agent, run.policies["player"])
+        return run.pool.taken, exploitability.learner_probabilities(tree, agent, run.policies["player"])
 
     taken, chances = trained(jax.random.key(0))
     assert int(taken) == 101
-    policy = exploitability.legal_probabilities(tree, chances)
+    policy = exploitability.renormalise_legal(tree, chances)
     assert exploitability.nash_conv(tree, policy) < 0.3
 
 
 def test_games_of_three_seats_are_rated_by_ranks():
     """The learner has its own seat, its opponent both others; games that mirror are left out."""
     config = configured(env=liarsdice.make(seats=3), num_envs=24)
-    seat, spec = agents_lib.make_seat(config, {}, {}), config.env.spec
+    seat, spec = agents_lib.make_pool_role(config, {}, {}), config.env.spec
     points = np.array(
         [[[1, 0.5, 0], [0.25, 0.25, 1], [0, 0, 0]], [[0, 1, 0.5], [1, 0, 0.5], [0.5, 0.5, 0.5]]]
     )
@@ -221,7 +221,7 @@ def test_games_of_three_seats_are_rated_by_ranks():
         results={"points": np.float32(points)},
         tags={"opponent": np.int32([[3, 2, 1], [0, 4, 2]]), "seat": np.int32([[0, 2, 1], [1, 1, 0]])},
     )
-    ranked = jax.jit(lambda finished: pool_role.ranked(jax.random.key(0), spec, seat, finished))
+    ranked = jax.jit(lambda finished: pool_role.select_ranked_games(jax.random.key(0), spec, seat, finished))
     games = jax.device_get(ranked(finished))
     assert games.mask.tolist() == [True] * 4 + [False] * 2
     assert games.entries[:4].tolist() == [[0, 3, 3], [2, 2, 0], [4, 0, 4], [0, 2, 2]]
@@ -233,25 +233,25 @@ def test_games_of_three_seats_are_rated_by_ranks():
     assert number.size == 4 and number.min() > 4
     # Not the first ones, which go on in this order.
     assert not np.array_equal(some.entries, np.tile(games.entries[:4], (16, 1)))
-    assert pool_role.ranked(jax.random.key(0), configured().env.spec, seat, finished) is None
+    assert pool_role.select_ranked_games(jax.random.key(0), configured().env.spec, seat, finished) is None
 
 
 def test_rated_games_are_drawn_evenly_from_all_opponents():
     """Also those whose environments come last, and whose games end late."""
     mask = np.ones((6, 100), bool)
     mask[0, :10] = False
-    draw = jax.jit(jax.vmap(lambda key: pool_role.draw_some(key, mask, 64)))
+    draw = jax.jit(jax.vmap(lambda key: pool_role.draw_subset(key, mask, 64)))
     drawn = np.asarray(draw(jax.random.split(jax.random.key(0), 200)))
     assert (drawn.sum(axis=(1, 2)) == 64).all() and not drawn[:, ~mask].any()
     share = drawn.mean(axis=0)[mask]
     np.testing.assert_allclose(share.mean(), 64 / 590)
     assert share.std() < 1.3 * np.sqrt(64 / 590 * (1 - 64 / 590) / 200)
     parts = jax.vmap(
-        lambda part: pool_role.draw_some(jax.random.key(0), part, 64), 1, 1, axis_name=collectives.HERE
+        lambda part: pool_role.draw_subset(jax.random.key(0), part, 64), 1, 1, axis_name=collectives.HERE
     )
-    whole = pool_role.draw_some(jax.random.key(0), mask, 64)
+    whole = pool_role.draw_subset(jax.random.key(0), mask, 64)
     np.testing.assert_array_equal(parts(mask.reshape(6, 2, 50)).reshape(6, 100), whole)
-    few = jax.jit(pool_role.draw_some, static_argnums=2)(jax.random.key(0), mask & (np.arange(100) < 9), 64)
+    few = jax.jit(pool_role.draw_subset, static_argnums=2)(jax.random.key(0), mask & (np.arange(100) < 9), 64)
     np.testing.assert_array_equal(few, mask & (np.arange(100) < 9))
 
 
@@ -268,7 +268,7 @@ def test_a_learner_with_three_seats_is_rated():
     before, after, report = jax.device_get(first(jax.random.key(0)))
     table = games_of(report)
     number = table["seat"].size
-    games = ratings.Games(
+    games = ratings.RankedGames(
         entries=np.where(np.arange(3) == table["seat"][:, None], 0, table["opponent"][:, None]),
         ranks=-np.stack([table[f"score/{seat}"] for seat in range(3)], axis=1).astype(int),
         mask=evenly(table, 3),
@@ -289,17 +289,17 @@ def test_frozen_policy_has_the_same_place_in_evaluation_as_in_training(own):
         config if own else configured(algo=replace(algo, activation="relu")), ROLE
     )
     state = jax.eval_shape(lambda key: theirs.policy_state(theirs.init(key)), jax.random.key(0))
-    frozen = {agents_lib.fixed_name(0): agents_lib.FrozenPolicy(theirs, state)}
+    frozen = {agents_lib.fixed_policy_name(0): agents_lib.FrozenPolicy(theirs, state)}
     plain, tuned = (agents_lib.make_agents(config, tuned=tuned) for tuned in (False, True))
     assert tuned[ROLE].compiler_options
-    found = [agents_lib.make_seat(config, agents, frozen) for agents in (plain, tuned)]
+    found = [agents_lib.make_pool_role(config, agents, frozen) for agents in (plain, tuned)]
     assert [seat.pool.pinned for seat in found] == [(0,) if own else ()] * 2
 
 
 def test_segment_learners_play_a_pool():
     """Where a part of the environments mirrors, columns are no multiple of the environments."""
     algo = PPOConfig(horizon=8, sampling="sequential", core={"kind": "gru", "width": 8})
-    plan = build.plans(configured(algo=algo))[ROLE]
+    plan = build.update_sizes_of_learners(configured(algo=algo))[ROLE]
     assert (plan.environments, plan.agents, plan.minibatch_segments) == (16, 24, 3)
 
 
@@ -317,7 +317,7 @@ class Opening:
     short: jax.Array
 
 
-class Head(Rules):
+class Head(GameRules):
     """The first seat wins; the game is over after its first move if that is 1, else after six plies."""
 
     name = "head"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_echelon.selfplay import ratings
-from jaxmarl_echelon.selfplay.ratings import Pairs
+from jaxmarl_echelon.selfplay.ratings import PairResults
 
 
 def after_updates(name: str, score: np.ndarray, updates: int, graded: bool = False, **options) -> np.ndarray:
@@ -22,7 +22,7 @@ def after_updates(name: str, score: np.ndarray, updates: int, graded: bool = Fal
             np.where(score[:, None] > 0.5, [512, 0, 0], [0, 0, 512]),
         )
     number = len(score)
-    given = Pairs(np.zeros(number, np.int32), np.arange(1, number + 1), counts, points)
+    given = PairResults(np.zeros(number, np.int32), np.arange(1, number + 1), counts, points)
     pairs = jax.tree.map(jnp.asarray, given)
     start = np.tile(np.float32(system.prior), (number + 1, 1))
     moves = np.arange(number + 1) == 0
@@ -64,7 +64,7 @@ def test_glicko_recovers_from_games_that_contradict_certain_ratings():
     """A favourite by 3000 that loses everything: no step leaves what a new player's deviation allows."""
     system = ratings.rating_system("glicko2")
     rating = jnp.array([[3000.0, 60.0, 0.06], [0.0, 60.0, 0.06]])
-    pairs = Pairs(jnp.array([0]), jnp.array([1]), jnp.array([[0, 0, 64]]))
+    pairs = PairResults(jnp.array([0]), jnp.array([1]), jnp.array([[0, 0, 64]]))
     update = jax.jit(lambda rating: system.update(jax.random.key(0), rating, pairs, jnp.ones(2, bool)))
     for _ in range(20):
         rating = update(rating)
@@ -85,7 +85,7 @@ def test_scores_between_eighths_are_not_rounded(graded):
 def test_games_that_count_are_drawn_in_proportion():
     """Each outcome's share of eight games is rounded up or down; on average it is exact."""
     counts = np.array([[328, 0, 184], [5, 2, 3], [1, 7, 0], [0, 0, 0], [100, 1, 1]])
-    pairs = Pairs(np.zeros(5, int), np.arange(5), counts)
+    pairs = PairResults(np.zeros(5, int), np.arange(5), counts)
     points = np.float32([409.6, 2.5, 7.75, 0.0, 0.0])
     keys = jax.random.split(jax.random.key(0), 4000)
     draw = jax.jit(jax.vmap(lambda key, pairs: ratings.draw_outcomes(key, pairs, 8), (0, None)))

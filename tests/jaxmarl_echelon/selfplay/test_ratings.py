@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from jaxmarl_echelon.selfplay import elo, ratings, trueskill
-from jaxmarl_echelon.selfplay.ratings import Pairs
-from jaxmarl_echelon.selfplay.trueskill import TrueSkill
+from jaxmarl_echelon.selfplay.ratings import PairResults
+from jaxmarl_echelon.selfplay.trueskill import TrueSkillSettings
 
-RULES = TrueSkill()
+RULES = TrueSkillSettings()
 TAU = 25.0 / 300.0
 NEW = (25.0, 25.0 / 3.0)
 FIRST, DRAWN, SECOND = ratings.WIN, ratings.DRAW, ratings.LOSS
@@ -133,7 +133,7 @@ def test_seats_of_different_players(ranks, expected):
     found = rate_seats(RULES, np.float32(THREE), np.array(ranks), TAU, np.eye(3, dtype=bool))
     np.testing.assert_allclose(found, expected, atol=2e-4)
     nobody = np.zeros(3, int)
-    games = ratings.Games(
+    games = ratings.RankedGames(
         np.stack([nobody, np.arange(3)]), np.stack([nobody, np.array(ranks)]), np.array([False, True])
     )
     batch = ranking()(np.float32(THREE), games, np.ones(3, bool))
@@ -188,7 +188,7 @@ def test_margins_and_quality():
     np.testing.assert_allclose(
         RULES.margin(jnp.array([2.0, 3.0, 4.0])), [0.710847923954, 0.870607349202, 1.005290774841], atol=1e-6
     )
-    found = trueskill.quality(RULES, jnp.array([29.0, 5.0]), jnp.array([21.0, 3.0]))
+    found = trueskill.trueskill_quality(RULES, jnp.array([29.0, 5.0]), jnp.array([21.0, 3.0]))
     np.testing.assert_allclose(found, 0.428781461, atol=1e-6)
 
 
@@ -208,7 +208,7 @@ def test_moments_are_finite_and_ordered_far_out():
 
 def test_elo():
     np.testing.assert_allclose(elo.elo_expected(1510.0, 1630.0), 0.333860575, atol=1e-6)
-    rules = elo.Elo()
+    rules = elo.EloSettings()
     games = [
         (1.0, 1.0, 1525.987346, 1614.012654),
         (0.5, 1.0, 1513.987346, None),
@@ -261,14 +261,14 @@ ORDERS = [
 
 @pytest.mark.parametrize("counts,most,expected", ORDERS)
 def test_order_of_games(counts, most, expected):
-    found = ratings.in_order(jnp.array([counts]), most)[:, 0]
+    found = ratings.interleave_outcomes(jnp.array([counts]), most)[:, 0]
     assert "".join("WDL"[x] for x in found if x >= 0) == expected
 
 
 def test_batch_of_two_defaults():
     system = ratings.rating_system("trueskill", games_per_pair=6, tau_frozen=TAU)
     rating = jnp.array([NEW, NEW])
-    pair = Pairs(jnp.array([0]), jnp.array([1]), jnp.array([[3, 1, 2]]))
+    pair = PairResults(jnp.array([0]), jnp.array([1]), jnp.array([[3, 1, 2]]))
     found = system.update(jax.random.key(0), rating, pair, jnp.array([True, False]))
     np.testing.assert_allclose(found, [(25.704725425, 3.533151166), (24.295274576, 3.533151166)], atol=1e-4)
 
@@ -278,7 +278,7 @@ def test_every_system_orders_players_and_ignores_the_idle(name):
     system = ratings.rating_system(name)
     rating = np.tile(np.float32(system.prior), (4, 1))
     counts = np.array([[3, 1, 0], [0, 1, 3], [0, 0, 0]])
-    pairs = Pairs(np.zeros(3, np.int32), np.array([1, 2, 3]), counts)
+    pairs = PairResults(np.zeros(3, np.int32), np.array([1, 2, 3]), counts)
 
     @jax.jit
     def updated(rating, *given):

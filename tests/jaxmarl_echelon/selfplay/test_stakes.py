@@ -16,7 +16,7 @@ from jaxmarl_echelon.training.opponents import pool_role
 from jaxmarl_echelon.training.program import round_robin
 
 ROLE = "player"
-SEAT = pool_role.Seat(ROLE, ROLE, ROLE, make_pool(PoolSettings(capacity=3), 3, 3))
+SEAT = pool_role.PoolRole(ROLE, ROLE, ROLE, make_pool(PoolSettings(capacity=3), 3, 3))
 DEALS = np.repeat(kuhn.DEALS, 2, axis=0)
 # In each game the seat of the player who knows that the other one always bets and calls.
 REPLIES = np.arange(12) % 2
@@ -54,7 +54,7 @@ def of_replies(values: np.ndarray) -> np.ndarray:
 
 def test_always_betting_is_exploited_in_chips_but_not_in_wins(games):
     """NashConv 2/3: a reply wins a third of a chip per game, and no more hands than it loses."""
-    tree = exploitability.tree(kuhn.Kuhn())
+    tree = exploitability.build_tree(kuhn.Kuhn())
     policy = np.zeros(tree.legal.shape)
     policy[:, [kuhn.BET, kuhn.CALL]] = tree.legal[:, [kuhn.BET, kuhn.CALL]]
     assert exploitability.nash_conv(tree, policy) == pytest.approx(2 / 3)
@@ -62,20 +62,22 @@ def test_always_betting_is_exploited_in_chips_but_not_in_wins(games):
     assert of_replies(games.results["win"]).mean() == 0.5
     points = of_replies(games.results["points"])
     np.testing.assert_allclose(points, 0.5 + of_replies(games.results["payoff"]) / 4.0)
-    found = exploit.summary(points, kuhn.make().spec.stakes)
+    found = exploit.summarize_scores(points, kuhn.make().spec.stakes)
     assert found["score"] == pytest.approx(7 / 12) and found["payoff"] == pytest.approx(1 / 3)
 
 
 def test_payoffs_of_pools_and_tournaments_are_those_of_the_stakes(games):
     spec = kuhn.make().spec
-    counts, points = (np.asarray(told(spec, SEAT, games)) for told in (pool_role.count, pool_role.points))
+    counts, points = (
+        np.asarray(told(spec, SEAT, games)) for told in (pool_role.count_outcomes, pool_role.sum_rival_scores)
+    )
     np.testing.assert_array_equal(counts, [[6, 0, 6] if entry == 2 else [0, 0, 0] for entry in range(4)])
     np.testing.assert_array_equal(points, [0, 0, 7, 0])
     scores = of_replies(games.results["points"])
-    assert round_robin.payoffs(scores) == pytest.approx(7 / 12)
-    np.testing.assert_array_equal(round_robin.outcomes(scores), [6, 0, 6])
+    assert round_robin.mean_scores(scores) == pytest.approx(7 / 12)
+    np.testing.assert_array_equal(round_robin.count_results(scores), [6, 0, 6])
     none = games.replace(tags=games.tags | {pool_role.TAG: np.zeros(12, int)})
-    np.testing.assert_array_equal(pool_role.points(spec, SEAT, none), 0.0)
+    np.testing.assert_array_equal(pool_role.sum_rival_scores(spec, SEAT, none), 0.0)
 
 
 def test_reward_transforms_use_the_winner_not_the_stakes(games):
@@ -90,8 +92,8 @@ def test_three_seats_between_equals_share_the_points():
     points = np.float32([[1, 0.25, 0.25], [0.25, 1, 0.25], [0.25, 0.25, 1]])
     tags = {pool_role.TAG: np.full(3, 1), pool_role.SEAT: np.zeros(3, int)}
     finished = Finished(np.ones(3, bool), {}, {}, np.ones(3, int), {"points": points}, tags)
-    np.testing.assert_array_equal(pool_role.points(spec, SEAT, finished), [0, 1.5, 0, 0])
-    assert pool_role.points(tictactoe.make().spec, SEAT, finished) is None
+    np.testing.assert_array_equal(pool_role.sum_rival_scores(spec, SEAT, finished), [0, 1.5, 0, 0])
+    assert pool_role.sum_rival_scores(tictactoe.make().spec, SEAT, finished) is None
 
 
 STAKES = [
@@ -107,7 +109,9 @@ STAKES = [
 def test_stakes_are_the_largest_possible_score(env, stakes):
     assert env.spec.stakes == stakes and env.spec.graded == (stakes > 0)
     if stakes and any(getattr(env.rules, "worth", (1,))):
-        scores = np.concatenate([level.scores[level.over] for level in exploitability.tree(env.rules).levels])
+        scores = np.concatenate(
+            [level.scores[level.over] for level in exploitability.build_tree(env.rules).levels]
+        )
         assert np.abs(scores).max() == stakes
 
 

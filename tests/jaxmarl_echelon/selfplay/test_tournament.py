@@ -11,10 +11,10 @@ from duels import Duel
 
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon import tournament as cli
-from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.envs.textgames.games import kuhn
 from jaxmarl_echelon.selfplay.ratings import SYSTEMS, rating_system
-from jaxmarl_echelon.tournament import label_of
+from jaxmarl_echelon.tournament import run_label
 from jaxmarl_echelon.training.config.build import RunConfig
 from jaxmarl_echelon.training.program import round_robin
 from jaxmarl_echelon.training.program.program import make_program
@@ -24,7 +24,7 @@ def test_policies_and_scripts_meet_in_both_roles():
     """One that always chooses 0, one that always chooses 1, and a script: blue wins equal choices."""
     algo = PPOConfig(horizon=4, widths=(4,), num_minibatches=1, epochs=1)
     run = {"total_env_steps": 1000, "num_envs": 4, "controllers": {"red": "shared:blue"}}
-    program = make_program(RunConfig(env=Duel(), algo=algo, curriculum=fixed, **run))
+    program = make_program(RunConfig(env=Duel(), algo=algo, curriculum=constant_curriculum, **run))
     agent = program.agents["blue"]
     policy = agent.policy_state(agent.init(jax.random.key(0)))
 
@@ -40,13 +40,15 @@ def test_policies_and_scripts_meet_in_both_roles():
         )
 
     together = jax.tree.map(lambda *x: jnp.stack(x), always(0), always(1))
-    sides = round_robin.Sides("blue", "red", agent)
-    play = jax.jit(lambda key: round_robin.play_all(program, sides, together, key, 8, scripts=("other",)))
+    sides = round_robin.MatchRoles("blue", "red", agent)
+    play = jax.jit(
+        lambda key: round_robin.play_round_robin(program, sides, together, key, 8, scripts=("other",))
+    )
     found = np.asarray(play(jax.random.key(1)))
     agree = np.array([[1, 0, 0], [0, 1, 1], [0, 1, 1]])
     np.testing.assert_array_equal(found, np.broadcast_to(agree[..., None], (3, 3, 8)))
-    np.testing.assert_array_equal(round_robin.outcomes(found)[..., 2], 8 * (1 - agree))
-    np.testing.assert_array_equal(round_robin.payoffs(found), agree)
+    np.testing.assert_array_equal(round_robin.count_results(found)[..., 2], 8 * (1 - agree))
+    np.testing.assert_array_equal(round_robin.mean_scores(found), agree)
 
 
 def leaves(tree):
@@ -59,10 +61,12 @@ def test_refitted_ratings_order_the_entries():
     scores = np.full((3, 3, 8), np.nan)
     for pair, counts in results.items():
         scores[pair] = np.repeat([1.0, 0.5, 0.0], counts)
-        np.testing.assert_array_equal(round_robin.outcomes(scores)[pair], counts)
-    assert round_robin.payoffs(scores)[0, 1] == 6.5 / 8 and np.isnan(round_robin.payoffs(scores)[2, 2])
+        np.testing.assert_array_equal(round_robin.count_results(scores)[pair], counts)
+    assert round_robin.mean_scores(scores)[0, 1] == 6.5 / 8 and np.isnan(
+        round_robin.mean_scores(scores)[2, 2]
+    )
     for graded in (False, True):
-        fit = partial(round_robin.refitted, jax.random.key(0), graded=graded)
+        fit = partial(round_robin.fit_ratings, jax.random.key(0), graded=graded)
         rating = fit(rating_system("trueskill", games_per_pair=16), scores)
         assert rating[0, 0] > rating[1, 0] > rating[2, 0] and (rating[:, 1] < 25 / 3).all()
         both = (fit(rating_system("elo"), x) for x in (scores, 1.0 - scores.transpose(1, 0, 2)))
@@ -77,7 +81,7 @@ def test_many_games_of_a_tournament_give_ratings_that_expect_their_scores(name):
     games = 512
     scores = (np.arange(games) < games * chances[..., None]).astype(float)
     system = rating_system(name, games_per_pair=2 * games)
-    rating = round_robin.refitted(jax.random.key(0), system, scores, graded=False)
+    rating = round_robin.fit_ratings(jax.random.key(0), system, scores, graded=False)
     expected = np.asarray(system.expected(rating[:, None], rating[None]))
     np.testing.assert_allclose(expected, chances, atol=0.03)
 
@@ -92,7 +96,7 @@ def test_many_games_of_a_tournament_give_ratings_that_expect_their_scores(name):
 )
 def test_invalid_tournaments_are_rejected_before_any_game(given, message, monkeypatch, tmp_path):
     program = SimpleNamespace(env=kuhn.make())
-    monkeypatch.setattr(cli, "entrants", lambda *given: ({"run": ()}, program, None))
+    monkeypatch.setattr(cli, "load_entrants", lambda *given: ({"run": ()}, program, None))
     monkeypatch.setattr("sys.argv", ["tournament", "run", "--output", str(tmp_path / "out"), *given])
     with pytest.raises(ValueError) as error:
         cli.main()
@@ -103,5 +107,5 @@ def test_seeds_of_two_runs_have_different_names(tmp_path):
     for run in ("pool", "mirror"):
         (tmp_path / run / "seed_0").mkdir(parents=True)
         (tmp_path / run / "config.yaml").touch()
-    names = [label_of(tmp_path / place) for place in ("pool", "pool/seed_0", "mirror/seed_0")]
+    names = [run_label(tmp_path / place) for place in ("pool", "pool/seed_0", "mirror/seed_0")]
     assert names == ["pool", "pool/seed_0", "mirror/seed_0"]

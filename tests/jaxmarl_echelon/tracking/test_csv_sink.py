@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from tracking_runs import run_info, write_updates
 
-from jaxmarl_echelon.tracking.csv_sink import CsvSink, Table, read_columns
+from jaxmarl_echelon.tracking.csv_sink import CsvSink, CsvTable, read_columns
 
 
 def rows(path):
@@ -47,7 +47,7 @@ def test_single_episodes_get_a_row_each(tmp_path):
 
 
 def test_new_columns_keep_what_was_written(tmp_path):
-    table = Table(tmp_path / "t.csv")
+    table = CsvTable(tmp_path / "t.csv")
     table.append(1, {"a": 1.0})
     table.append(2, {"b": 2.5, "a": 3})
     table.append(3, {"b": math.nan})
@@ -104,7 +104,7 @@ def test_a_new_run_replaces_old_files(tmp_path):
 
 
 def test_numbers_survive_the_file_exactly(tmp_path):
-    table = Table(tmp_path / "t.csv")
+    table = CsvTable(tmp_path / "t.csv")
     table.append(2**53 + 1, {"a": 0.1 + 0.2, "b": "text"})
     table.append(5, {"a": math.inf})
     table.close()

@@ -7,11 +7,11 @@ from rich.cells import cell_len
 from rich.console import Console
 from tracking_runs import OUTCOMES, run_info, write_updates
 
-from jaxmarl_echelon.tracking.panels import frame
-from jaxmarl_echelon.tracking.panels.curriculum import criteria
+from jaxmarl_echelon.tracking.panels import compose_dashboard
+from jaxmarl_echelon.tracking.panels.curriculum import collect_criteria
 from jaxmarl_echelon.tracking.panels.layout import event_style
-from jaxmarl_echelon.tracking.panels.parts import stacked
-from jaxmarl_echelon.tracking.panels.results import recent_outcomes
+from jaxmarl_echelon.tracking.panels.parts import draw_stacked_outcomes
+from jaxmarl_echelon.tracking.panels.results import draw_recent_outcomes
 from jaxmarl_echelon.tracking.view import RunView
 
 PHASE = {
@@ -78,7 +78,7 @@ def make_view(folder, phase=PHASE, scores=None):
 def picture(view, width, height):
     """The lines of a frame on a terminal of that size, as the dashboard draws it."""
     console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=width, height=height)
-    console.print(frame(view, width, height - 1, 100.0), height=height - 1)
+    console.print(compose_dashboard(view, width, height - 1, 100.0), height=height - 1)
     return console.file.getvalue().splitlines()
 
 
@@ -193,7 +193,7 @@ def test_criteria_follow_the_present_phase(tmp_path):
         "criteria_eval_required_runs": 0.0,
     }
     view.write("curriculum", 14_000, {**PHASE, **changes}, 0.0)
-    found = {item.name: item for item in criteria(view)}
+    found = {item.name: item for item in collect_criteria(view)}
     assert (found["success"].value, found["success"].met) == ("70 %", True)
     assert (found["reward"].limit, found["reward"].met) == ("", None)
     assert list(found) == ["success", "reward", "episodes", "patience"]
@@ -202,7 +202,7 @@ def test_criteria_follow_the_present_phase(tmp_path):
 @pytest.mark.parametrize(("episodes", "mark"), [(999.0, ""), (1000.0, "!")])
 def test_exhausted_patience_is_not_marked_as_met(tmp_path, episodes, mark):
     view = make_view(tmp_path, {**PHASE, "episodes_in_stage": episodes})
-    patience = criteria(view)[-1]
+    patience = collect_criteria(view)[-1]
     assert (patience.name, patience.met, patience.mark[0]) == ("patience", None, mark)
 
 
@@ -234,18 +234,18 @@ def test_the_hardest_tasks_are_shown_where_there_is_no_room_for_all(tmp_path):
 
 
 def test_a_shared_bar_is_in_proportion_and_coloured():
-    line = stacked(
+    line = draw_stacked_outcomes(
         [("target_crash", 0.5), ("self_crash", 0.25), ("collision", math.nan), ("timeout", 0.25)], 40
     )
     sizes = {str(span.style): span.end - span.start for span in line.spans}
     assert sizes == {"black on green": 20, "black on red": 10, "black on blue": 10}
     assert line.plain.split() == ["50", "%", "25", "%", "25", "%"]
-    assert stacked([("a", 0.7), ("b", 0.7)], 10).cell_len == 10
+    assert draw_stacked_outcomes([("a", 0.7), ("b", 0.7)], 10).cell_len == 10
 
 
 @pytest.mark.parametrize(("width", "cells"), [(29, 21), (38, 30), (80, 40)])
 def test_the_newest_outcomes_are_cells_of_their_colours(tmp_path, width, cells):
-    line = recent_outcomes(make_view(tmp_path), width)
+    line = draw_recent_outcomes(make_view(tmp_path), width)
     assert line.cell_len == len("recent  ") + cells
     # The made-up episodes repeat success, crash, collision and end on a collision.
     assert line.plain.endswith("▇▃▃▇▃▃")

@@ -12,7 +12,7 @@ from jaxmarl_echelon.tracking import dashboard
 from jaxmarl_echelon.tracking.console import ConsoleSink
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
 from jaxmarl_echelon.tracking.dashboard import Dashboard, terminal_sink
-from jaxmarl_echelon.tracking.panels import frame, outcome_colour, share
+from jaxmarl_echelon.tracking.panels import colour_share, compose_dashboard, outcome_colour
 from jaxmarl_echelon.tracking.view import RunView
 
 
@@ -23,7 +23,7 @@ def make_console(width, height, **settings):
 def picture(view, width, height, now=100.0):
     """The lines of a frame, as they would stand on a terminal."""
     console = make_console(width, height, color_system=None)
-    console.print(frame(view, width, height, now), height=height)
+    console.print(compose_dashboard(view, width, height, now), height=height)
     return console.file.getvalue().splitlines()
 
 
@@ -73,7 +73,7 @@ def test_the_best_of_equally_successful_evaluations_is_that_of_the_highest_rewar
 
 
 def test_no_evaluation_is_the_best_where_the_score_tells_nothing(tmp_path):
-    view = RunView(dataclasses.replace(run_info(tmp_path), score_tells=False), now=0.0)
+    view = RunView(dataclasses.replace(run_info(tmp_path), scores_rank_policies=False), now=0.0)
     view.write("eval_agg", 0, {"success_rate": 0.5, "avg_reward": 0.0}, 0.0)
     assert view.best is None and len(view.evaluations) == 1
 
@@ -174,7 +174,7 @@ def test_outcomes_have_the_colours_of_their_meaning():
     ],
 )
 def test_percentages_are_coloured_by_thresholds(fraction, good, colour):
-    assert share(fraction, good).style == f"bold {colour}"
+    assert colour_share(fraction, good).style == f"bold {colour}"
 
 
 def test_a_diverged_loss_and_unknown_results_are_shown(tmp_path):

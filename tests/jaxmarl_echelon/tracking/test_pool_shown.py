@@ -9,9 +9,9 @@ from rich.console import Console
 from tracking_runs import run_info, write_updates
 
 from jaxmarl_echelon.tracking.csv_sink import CsvSink, read_columns
-from jaxmarl_echelon.tracking.panels import frame
-from jaxmarl_echelon.tracking.panels.pool import pool
-from jaxmarl_echelon.tracking.pool_plot import payoffs, pool_plot, ratings
+from jaxmarl_echelon.tracking.panels import compose_dashboard
+from jaxmarl_echelon.tracking.panels.pool import draw_pool
+from jaxmarl_echelon.tracking.pool_plot import plot_payoffs, plot_ratings, pool_plot
 from jaxmarl_echelon.tracking.view import RunView
 
 NAMES = ("blue now", "#0", "#7", "heuristic")
@@ -64,7 +64,7 @@ def test_panel_on_a_small_terminal(tmp_path):
     view = RunView(run_info(tmp_path), now=0.0)
     write_updates(Writer(view), 1, 4)
     console = Console(file=io.StringIO(), force_terminal=True, width=100, height=30, color_system=None)
-    console.print(frame(view, 100, 30, 10.0), height=30)
+    console.print(compose_dashboard(view, 100, 30, 10.0), height=30)
     text = console.file.getvalue()
     assert len(text.splitlines()) == 30 and all(len(line) <= 100 for line in text.splitlines())
     for part in ("pool", "blue now", "30.0±1.2", "#7", "22.0±1.2", "62.5", "3 opponents", "worst score 42"):
@@ -76,7 +76,7 @@ def test_expected_scores_are_shown_if_there_is_room(tmp_path):
     for row in entries():
         view.write("entries", 0, row, 1.0)
     console = Console(file=io.StringIO(), width=70, color_system=None)
-    console.print(pool(view, 70, 10))
+    console.print(draw_pool(view, 70, 10))
     text = console.file.getvalue()
     assert "expected" in text and "quality" in text and text.count("71") == text.count("38") == 3
 
@@ -90,11 +90,11 @@ def test_promoted_snapshots_are_marked(tmp_path):
         view.write("entries", 0, row, 1.0)
     for width, shown in ((70, True), (50, True), (40, False)):
         console = Console(file=io.StringIO(), width=width, color_system=None)
-        console.print(pool(view, width, 10))
+        console.print(draw_pool(view, width, 10))
         text = console.file.getvalue()
         assert ("commander" in text and "candidate" in text) == shown and "#7" in text
     axes = Figure().subplots()
-    ratings(axes, [{key: str(value) for key, value in row.items()} | {"step": "0"} for row in rows])
+    plot_ratings(axes, [{key: str(value) for key, value in row.items()} | {"step": "0"} for row in rows])
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["blue now", "heuristic"]
 
 
@@ -121,14 +121,14 @@ def test_other_learners_of_a_league_are_opponents(tmp_path):
     for row in league:
         view.write("entries", 0, row, 1.0)
     console = Console(file=io.StringIO(), width=70, color_system=None)
-    console.print(pool(view, 70, 4))
+    console.print(draw_pool(view, 70, 4))
     text = console.file.getvalue()
     assert "exploiter now" in text and "blue now" in text and "rover now" not in text
     rows = [{key: str(value) for key, value in row.items()} | {"step": "0"} for row in league]
     left, right = Figure().subplots(1, 2)
-    ratings(left, rows)
+    plot_ratings(left, rows)
     assert len({line.get_color() for line in left.lines[:3]}) == 3
-    payoffs(right, rows)
+    plot_payoffs(right, rows)
     assert [tick.get_text() for tick in right.get_yticklabels()] == [
         "exploiter now",
         "rover now",

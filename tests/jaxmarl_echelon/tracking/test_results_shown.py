@@ -11,7 +11,7 @@ from jaxmarl_echelon.envs.base import EnvSpec
 from jaxmarl_echelon.tracking import RunInfo, Tracker, tables
 from jaxmarl_echelon.tracking.console import ConsoleSink
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
-from jaxmarl_echelon.tracking.panels import frame
+from jaxmarl_echelon.tracking.panels import compose_dashboard
 from jaxmarl_echelon.tracking.view import RunView
 
 
@@ -36,7 +36,7 @@ def declared(folder):
         results.Result("laps"),
         results.Result("delivered", kind="rate"),
         results.Result("collisions", role="car", reduce="sum"),
-        *results.standard(components=("speed",)),
+        *results.standard_results(components=("speed",)),
     )
     spec = EnvSpec("yard", 1, (), 0.1, 100, reported, score="quality")
     info = run_info(folder)
@@ -70,7 +70,7 @@ def test_the_dashboard_has_a_panel_of_results(tmp_path):
     view.write("train", 1000, {**TRAIN, "quality": 0.5}, 1.0)
     view.write("eval_agg", 1000, EVALUATED, 2.0)
     console = make_console(160, 40, color_system=None)
-    console.print(frame(view, 160, 40, 3.0), height=40)
+    console.print(compose_dashboard(view, 160, 40, 3.0), height=40)
     text = console.file.getvalue()
     assert "─ results ─" in text and "quality" in text and "50–75" in text
     for name in ("laps", "delivered_rate", "collisions"):
@@ -82,7 +82,7 @@ def test_tables_of_actors_show_what_occurred(tmp_path):
     spec = declared(tmp_path).spec
     rows = {"policy": {f"eval_agg/{k}": v for k, v in (EVALUATED | {"reward_components/speed": 9.0}).items()}}
     console = make_console(120, 20, color_system=None)
-    (table,) = tables.actors(rows, 8, spec)
+    (table,) = tables.actor_tables(rows, 8, spec)
     console.print(table)
     text = console.file.getvalue()
     assert "quality [95 %]" in text and "0.62 [0.50, 0.75]" in text
@@ -97,7 +97,7 @@ def test_many_measures_have_a_table_of_their_own(tmp_path):
     values = EVALUATED | {one.name: float(nth + 1) for nth, one in enumerate(many)}
     rows = {name: {f"eval_agg/{key}": value for key, value in values.items()} for name in ("policy", "none")}
     console = make_console(120, 40, color_system=None)
-    for table in tables.actors(rows, 8, spec):
+    for table in tables.actor_tables(rows, 8, spec):
         console.print(table)
     lines = [line.split() for line in console.file.getvalue().splitlines()]
     assert ["│", "measure", "8", "│", "9.00", "│", "9.00", "│"] in lines
@@ -109,14 +109,14 @@ def test_tables_by_task_compare_actors_and_list_the_rates_of_the_first(tmp_path)
     other = values | {"eval_agg/quality": 0.25}
     rows = {"policy": {"bend": values, "hill": other}, "standing": {"bend": other, "hill": other}}
     console = make_console(120, 20, color_system=None)
-    compared, detailed = tables.tasks(rows, spec)
+    compared, detailed = tables.task_tables(rows, spec)
     console.print(compared)
     lines = console.file.getvalue().splitlines()
     assert any(line.split()[1::2] == ["standing", "0.25", "0.25"] for line in lines)
     console.print(detailed)
     text = console.file.getvalue()
     assert "delivered" in text and "0.38" in text and "laps" not in text
-    assert tables.tasks({"policy": {}}, spec) == []
+    assert tables.task_tables({"policy": {}}, spec) == []
 
 
 def test_csv_files_have_a_column_per_result(tmp_path):

@@ -2,30 +2,37 @@ import math
 
 import pytest
 
-from jaxmarl_echelon.tracking.formats import bar, clock, count, number, percent, sparkline
-from jaxmarl_echelon.tracking.statistics import Pace, Trend, wilson
+from jaxmarl_echelon.tracking.formats import (
+    draw_bar,
+    draw_sparkline,
+    format_clock,
+    format_count,
+    format_number,
+    format_percent,
+)
+from jaxmarl_echelon.tracking.statistics import Pace, Trend, wilson_interval
 
 
 @pytest.mark.parametrize(("wins", "n"), [(0, 10), (3, 10), (64, 64), (499, 1000)])
 def test_wilson_bounds_solve_their_defining_equation(wins, n):
     z, p = 1.959963984540054, wins / n
-    for bound in wilson(wins, n):
+    for bound in wilson_interval(wins, n):
         assert (p - bound) ** 2 == pytest.approx(z**2 * bound * (1 - bound) / n, abs=1e-12)
 
 
 def test_wilson_known_values_and_ends():
-    assert wilson(8, 10) == pytest.approx((0.4901625, 0.9433178), abs=1e-6)
-    assert wilson(0, 0) == (0.0, 1.0)
-    assert wilson(0, 7)[0] == 0.0
-    assert wilson(7, 7)[1] == 1.0
-    low, high = wilson(3, 20)
-    assert wilson(17, 20) == pytest.approx((1 - high, 1 - low))
+    assert wilson_interval(8, 10) == pytest.approx((0.4901625, 0.9433178), abs=1e-6)
+    assert wilson_interval(0, 0) == (0.0, 1.0)
+    assert wilson_interval(0, 7)[0] == 0.0
+    assert wilson_interval(7, 7)[1] == 1.0
+    low, high = wilson_interval(3, 20)
+    assert wilson_interval(17, 20) == pytest.approx((1 - high, 1 - low))
 
 
 @pytest.mark.parametrize(("wins", "n"), [(-1, 5), (6, 5)])
 def test_wilson_refuses_impossible_counts(wins, n):
     with pytest.raises(ValueError, match=f"successes={wins}"):
-        wilson(wins, n)
+        wilson_interval(wins, n)
 
 
 def test_trend_keeps_the_mean_in_bounded_memory():
@@ -73,7 +80,7 @@ def test_pace_takes_the_updates_of_a_chunk_together():
      (99.96e6, "100 M"), (2.5e9, "2.50 G"), (7e15, "7000 T"), (math.nan, "-")],
 )  # fmt: skip
 def test_count(value, text):
-    assert count(value) == text
+    assert format_count(value) == text
 
 
 @pytest.mark.parametrize(
@@ -82,17 +89,23 @@ def test_count(value, text):
      (1.5e-7, "1.50e-07"), (123456.5, "1.23e+05"), (math.nan, "nan"), (-math.inf, "-inf")],
 )  # fmt: skip
 def test_number(value, text):
-    assert number(value) == text
+    assert format_number(value) == text
     assert len(text) <= 9
 
 
 def test_other_formats():
-    assert [clock(s) for s in (0, 59.9, 61, 3661, math.nan)] == ["0:00", "0:59", "1:01", "1:01:01", "-"]
-    assert [percent(f) for f in (0.0, 0.4126, 1.0, math.nan)] == ["0.0 %", "41.3 %", "100.0 %", "-"]
-    assert sparkline([0.0, 0.5, 1.0], 0.0, 1.0) == "▁▅█"
-    assert sparkline([2.0, 2.0]) == "▄▄"
-    assert sparkline([]) == ""
-    assert [bar(f, 4) for f in (0.0, 0.5, 0.53125, 1.0, 2.0, math.nan)] == [
+    assert [format_clock(s) for s in (0, 59.9, 61, 3661, math.nan)] == [
+        "0:00",
+        "0:59",
+        "1:01",
+        "1:01:01",
+        "-",
+    ]
+    assert [format_percent(f) for f in (0.0, 0.4126, 1.0, math.nan)] == ["0.0 %", "41.3 %", "100.0 %", "-"]
+    assert draw_sparkline([0.0, 0.5, 1.0], 0.0, 1.0) == "▁▅█"
+    assert draw_sparkline([2.0, 2.0]) == "▄▄"
+    assert draw_sparkline([]) == ""
+    assert [draw_bar(f, 4) for f in (0.0, 0.5, 0.53125, 1.0, 2.0, math.nan)] == [
         "    ",
         "██  ",
         "██▏ ",

@@ -17,19 +17,19 @@ from algos.on_policy import sample_epochs, segment_epochs
 from algos.on_policy.a2c import A2CConfig
 from algos.on_policy.ppo import PPOConfig
 from algos.types import Agent, Asymmetric
-from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.training.config.build import RunConfig
 from jaxmarl_echelon.training.host.memory import replay_bytes
 from jaxmarl_echelon.training.program.program import make_controllers, make_program
 from jaxmarl_echelon.training.rollouts import collect
-from jaxmarl_echelon.training.rollouts.spec import Collector
+from jaxmarl_echelon.training.rollouts.spec import RolloutSpec
 
 
 def run_of(env, algo, updates=3, num_envs=8, **changes):
     return RunConfig(
         env=env,
         algo=algo,
-        curriculum=fixed,
+        curriculum=constant_curriculum,
         total_env_steps=updates * num_envs * algo.horizon * getattr(algo, "segments_per_agent", 1),
         num_envs=num_envs,
         eval_episodes=16,
@@ -341,13 +341,17 @@ def test_bytes_stay_bytes_in_rollouts_and_batches(learner):
     program = make_program(config)
     run = jax.eval_shape(program.init, jax.random.key(0))
     acting = make_controllers(config, program.env, program.agents, {}, greedy=False)
-    collector = Collector(program.env, program.agents, acting, config.horizon, config.segments)
+    collector = RolloutSpec(program.env, program.agents, acting, config.horizon, config.segments)
     recorded = jax.eval_shape(
-        lambda s: collect.collect(collector, s, s.key, lambda k: program.curriculum.draw(k, s.curriculum))[1],
+        lambda s: collect.collect_rollout(
+            collector, s, s.key, lambda k: program.curriculum.draw(k, s.curriculum)
+        )[1],
         run,
     ).rollouts[ROLE]
     assert recorded.obs.shape == (8, 8, 1, 2, 3) and recorded.obs.dtype == jnp.uint8
-    prepare = {"ppo": sample_epochs.prepare, "ppo_rnn": segment_epochs.prepare}[learner]
+    prepare = {"ppo": sample_epochs.samples_from_rollout, "ppo_rnn": segment_epochs.segments_from_rollout}[
+        learner
+    ]
 
     def batch(state, recorded):
         flat = recorded.replace(obs=recorded.obs.reshape(8, 8, 1, 6))

@@ -14,11 +14,11 @@ import pytest
 from algos.off_policy.sac import SACConfig
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon import checkpoints
-from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.curricula.stages import read_episodes
 from jaxmarl_echelon.envs import episodes, results
 from jaxmarl_echelon.envs.base import EnvSpec, Role
-from jaxmarl_echelon.envs.episodes import Drawn
+from jaxmarl_echelon.envs.episodes import EpisodeTask
 from jaxmarl_echelon.envs.results import Result
 from jaxmarl_echelon.envs.spaces import Box, Discrete
 from jaxmarl_echelon.tracking import statistics as intervals
@@ -26,12 +26,12 @@ from jaxmarl_echelon.tracking import tables
 from jaxmarl_echelon.tracking.base import Sink, Tracker
 from jaxmarl_echelon.tracking.console import ConsoleSink
 from jaxmarl_echelon.tracking.csv_sink import CsvSink, read_columns
-from jaxmarl_echelon.tracking.statistics import student, wilson
+from jaxmarl_echelon.tracking.statistics import student_interval, wilson_interval
 from jaxmarl_echelon.training.acting import episode_statistics
 from jaxmarl_echelon.training.acting.controllers import Controller
 from jaxmarl_echelon.training.config.build import RunConfig
 from jaxmarl_echelon.training.host import loop, memory, vectorized_runs
-from jaxmarl_echelon.training.host.run_record import Progress, Record, evaluation_values
+from jaxmarl_echelon.training.host.run_record import RunProgress, RunRecord, evaluation_values
 from jaxmarl_echelon.training.program import evaluation
 from jaxmarl_echelon.training.program.program import Assessment, make_program
 
@@ -74,7 +74,9 @@ def configure(env, updates=2, algo=None, **changes):
     given |= {"window": 8, "episode_rows": 16}
     algo = algo or PPOConfig(horizon=8, epochs=1, num_minibatches=1, widths=(8,))
     steps = updates * 4 * algo.horizon
-    return RunConfig(env=env, algo=algo, curriculum=fixed, total_env_steps=steps, **given | changes)
+    return RunConfig(
+        env=env, algo=algo, curriculum=constant_curriculum, total_env_steps=steps, **given | changes
+    )
 
 
 def still(env):
@@ -98,7 +100,7 @@ def player(env):
     @jax.jit
     def played(key, params):
         params = evaluation.evaluation_params(env, params, 8)
-        return evaluation.play(env, {ROLE: still(env)}, {}, key, params)
+        return evaluation.play_episodes(env, {ROLE: still(env)}, {}, key, params)
 
     return played
 
@@ -110,19 +112,19 @@ def test_a_nonfinite_episode_is_not_counted(where, at):
     env = SICK[where]
     result = play(env, at=at)
     assert np.asarray(result.quarantined).tolist() == [True, False] * 4
-    values = evaluation_values(evaluation.summary(result, env.spec, ROLE), result, env.spec)
+    values = evaluation_values(evaluation.summarize_evaluation(result, env.spec, ROLE), result, env.spec)
     assert values["eval_agg/quarantined"] == 4 and values["eval_agg/num_episodes"] == 4
     assert values["eval_agg/avg_reward"] == 6.0 and values["eval_agg/std_reward"] == 0.0
     assert values["eval_agg/avg_episode_length"] == 6.0
     assert values["eval_agg/outcome/timeout"] == 1.0
-    assert (values["eval_agg/success_low"], values["eval_agg/success_high"]) == wilson(0, 4)
+    assert (values["eval_agg/success_low"], values["eval_agg/success_high"]) == wilson_interval(0, 4)
     assert all(map(math.isfinite, values.values()))
 
 
 def test_the_score_is_nan_without_a_finite_episode():
     env = SICK["obs"]
     result = play(env, which=ALL)
-    values = evaluation_values(evaluation.summary(result, env.spec, ROLE), result, env.spec)
+    values = evaluation_values(evaluation.summarize_evaluation(result, env.spec, ROLE), result, env.spec)
     assert values["eval_agg/quarantined"] == 8 and values["eval_agg/num_episodes"] == 0
     for name in ("avg_reward", "success_rate", "success_low", "success_high"):
         assert math.isnan(values[f"eval_agg/{name}"])
@@ -139,7 +141,7 @@ class Lines(Sink):
 
 
 def record_of(folder, config, lines):
-    return Record(config, make_program(config), {}, folder, Tracker({"lines": lines}), Progress())
+    return RunRecord(config, make_program(config), {}, folder, Tracker({"lines": lines}), RunProgress())
 
 
 class Settled(probes.TimeLimit):
@@ -166,7 +168,7 @@ def test_an_environment_without_parameters_is_trained_and_evaluated(nothing):
     _, assessment = jax.eval_shape(program.assess, run, key)
     assert assessment.result.length.shape == (8,)
     with pytest.raises(ValueError, match="no parameters"):
-        evaluation.count(nothing)
+        evaluation.count_episodes(nothing)
 
 
 def test_a_nonfinite_score_is_never_the_best(tmp_path):
@@ -185,9 +187,9 @@ def test_a_nonfinite_score_is_never_the_best(tmp_path):
 def test_a_run_without_a_sound_episode_goes_on_and_says_so(tmp_path, capsys):
     config = configure(Sick(ALL))
     tracker = Tracker({"csv": CsvSink(), "console": ConsoleSink(every_seconds=0.0)})
-    summary = loop.train(config, make_program(config), {"seed": 0}, tmp_path, tracker)
+    summary = loop.train_run(config, make_program(config), {"seed": 0}, tmp_path, tracker)
     assert summary["status"] == "finished" and "best_eval" not in summary["best"]
-    assert checkpoints.exists(tmp_path, "latest")
+    assert checkpoints.has_checkpoint(tmp_path, "latest")
     assert not (tmp_path / "checkpoints" / "best_eval").exists()
     (line, *_) = [text for text in capsys.readouterr().out.splitlines() if text.startswith("eval ")]
     assert "success -" in line and "return -" in line and "quarantined 8" in line
@@ -208,7 +210,7 @@ def test_a_group_counts_sound_episodes(tmp_path):
         vectorized_runs.Member(f"seed_{seed}", "one", configure(Sick(), seed=seed), {}) for seed in (0, 1)
     ]
     summary = vectorized_runs.train_group(members, {"seed": 0}, tmp_path, Tracker({"csv": CsvSink()}))
-    low, high = wilson(0, 2 * 4)
+    low, high = wilson_interval(0, 2 * 4)
     (row,) = summary["variants"]
     assert (row["success"], row["best"], row["low"], row["high"]) == (0.0, 0.0, low, high)
     pooled = read_columns(tmp_path / "eval.csv")
@@ -225,16 +227,16 @@ def test_seeds_without_a_sound_episode_are_left_out_of_their_variant():
         best = {"best_eval": [rate]} if number else {}
         grades = np.arange(number) % 2
         sums = {"success_rate": list(intervals.sum_scores(grades, np.ones(number)))}
-        return SimpleNamespace(progress=Progress(last_eval=scores, best=best, last_sums=sums))
+        return SimpleNamespace(progress=RunProgress(last_eval=scores, best=best, last_sums=sums))
 
     named = [("some", 0.5, 4), ("some", math.nan, 0), ("none", math.nan, 0), ("none", math.nan, 0)]
     members = [SimpleNamespace(variant=name) for name, _, _ in named]
     some, none = vectorized_runs.variant_rows(
         members, [record(rate, number) for _, rate, number in named], "success_rate"
     )
-    assert (some["success"], some["best"], some["low"], some["high"]) == (0.5, 0.5, *wilson(2, 4))
+    assert (some["success"], some["best"], some["low"], some["high"]) == (0.5, 0.5, *wilson_interval(2, 4))
     assert all(math.isnan(none[key]) for key in ("success", "low", "high", "best"))
-    assert tables.interval(none["success"], none["low"], none["high"]) == "-"
+    assert tables.format_interval(none["success"], none["low"], none["high"]) == "-"
 
 
 GRADES = np.float32([0.5, 0.25, 0.0, 1.0, 0.5, 0.1, 0.0, 0.0])
@@ -251,21 +253,21 @@ def test_a_grade_is_neither_cut_nor_counted_as_a_success():
         result = evaluation.Evaluation(
             np.zeros(8, bool), there, returns, length, {"grade": jnp.asarray(grades)}, None
         )
-        return evaluation.summary(result, spec, ROLE), result
+        return evaluation.summarize_evaluation(result, spec, ROLE), result
 
     values = evaluation_values(*evaluated(GRADES), spec)
     found = [values[f"eval_agg/{name}"] for name in ("grade_rate", "grade_low", "grade_high")]
     np.testing.assert_allclose(
-        found, [GRADES.mean(), *np.clip(student(GRADES.tolist()), 0.0, 1.0)], rtol=1e-6
+        found, [GRADES.mean(), *np.clip(student_interval(GRADES.tolist()), 0.0, 1.0)], rtol=1e-6
     )
     values = evaluation_values(*evaluated(np.round(GRADES)), spec)
-    assert (values["eval_agg/grade_low"], values["eval_agg/grade_high"]) == wilson(1, 8)
+    assert (values["eval_agg/grade_low"], values["eval_agg/grade_high"]) == wilson_interval(1, 8)
 
     def member(grades):
         env = SimpleNamespace(spec=spec, default_params=dict)
-        parts = {"env": env, "agents": {ROLE: None}, "role": ROLE, "curriculum": fixed(env)}
+        parts = {"env": env, "agents": {ROLE: None}, "role": ROLE, "curriculum": constant_curriculum(env)}
         program = SimpleNamespace(**parts, steps_per_update=1)
-        record = Record(SimpleNamespace(num_envs=8), program, {}, Path(), Tracker({}), Progress())
+        record = RunRecord(SimpleNamespace(num_envs=8), program, {}, Path(), Tracker({}), RunProgress())
         names = record.assessment(Assessment(*evaluated(grades), jnp.int32(0)), 1.0)
         assert names == ["best_eval"] and record.progress.best["best_eval"][0] == pytest.approx(grades.mean())
         return record
@@ -275,7 +277,7 @@ def test_a_grade_is_neither_cut_nor_counted_as_a_success():
     every = np.concatenate([GRADES, GRADES / 2])
     assert row["success"] == pytest.approx(every.mean())
     over_all = vectorized_runs.pooled_sums(records, "grade_rate")
-    ends = np.clip(student(every.tolist()), 0.0, 1.0)
+    ends = np.clip(student_interval(every.tolist()), 0.0, 1.0)
     np.testing.assert_allclose(intervals.score_interval(over_all), ends, rtol=1e-6)
     assert row["low"] <= ends[0] and row["high"] >= ends[1]
 
@@ -299,11 +301,11 @@ def test_means_are_over_the_agents_that_took_part(roster):
     env, expected = ABSENT, ROSTERS[roster]
     params = env.default_params() | {"roster": np.array(roster)}
     result = play(env, roster=np.array(roster))
-    scalars = evaluation.summary(result, env.spec, ROLE)
+    scalars = evaluation.summarize_evaluation(result, env.spec, ROLE)
     np.testing.assert_array_equal(scalars["eval_agg/avg_reward"], np.float32(expected))
 
     finished = played(env, params)
-    ring = episode_statistics.recent_add(episode_statistics.recent_init(env.spec, 8), finished, env.spec)
+    ring = episode_statistics.add_recent(episode_statistics.init_recent(env.spec, 8), finished, env.spec)
     metrics = episode_statistics.recent_metrics(ring, env.spec, (ROLE,))
     np.testing.assert_array_equal(metrics["train/return"], np.float32(expected))
     assert float(metrics["train/episode_length"]) == 2.0
@@ -323,14 +325,14 @@ def trainer(env, number=4):
     @jax.jit
     def run(key, params):
         def draw(key):
-            return Drawn(params)
+            return EpisodeTask(params)
 
         def step(state, key):
             action = {ROLE: jnp.zeros((number, env.agents), jnp.int32)}
-            state, transition = episodes.step(env, key, state, action, draw)
+            state, transition = episodes.step_episodes(env, key, state, action, draw)
             return state, transition.finished
 
-        start = episodes.start(env, key, draw, number)
+        start = episodes.start_episodes(env, key, draw, number)
         return jax.lax.scan(step, start, jax.random.split(key, env.horizon))[1]
 
     return run
@@ -352,8 +354,8 @@ def test_results_are_reported_by_label():
     results = {"task": jnp.int32(task), "grade": jnp.float32(grade), "reward/speed": jnp.float32(-grade)}
     there, returns = {ROLE: jnp.ones((number, 1), bool)}, {ROLE: jnp.zeros((number, 1))}
     result = evaluation.Evaluation(~counts, there, returns, jnp.ones(number, jnp.int32), results, None)
-    scalars = evaluation.summary(result, spec, ROLE)
-    ring = episode_statistics.recent_add(episode_statistics.recent_init(spec, number), result.finished, spec)
+    scalars = evaluation.summarize_evaluation(result, spec, ROLE)
+    ring = episode_statistics.add_recent(episode_statistics.init_recent(spec, number), result.finished, spec)
     rolling = episode_statistics.recent_metrics(ring, spec, (ROLE,))
     for index, label in enumerate("ab"):
         expected = grade[counts & (task == index)].mean()
@@ -366,10 +368,13 @@ def test_results_are_reported_by_label():
     assert not any(name.endswith("/c") for name in values), "tasks that did not occur are left out"
     np.testing.assert_allclose(values["eval_agg/worst_decile"], grade[1:5].mean(), rtol=1e-5)
     np.testing.assert_allclose(values["eval_agg/worst_decile/a"], grade[[2, 4]].mean(), rtol=1e-5)
-    parts = evaluation.by_task(result, spec)
-    rows = {name: evaluation_values(evaluation.summary(p, spec, ROLE), p, spec) for name, p in parts.items()}
+    parts = evaluation.split_by_task(result, spec)
+    rows = {
+        name: evaluation_values(evaluation.summarize_evaluation(p, spec, ROLE), p, spec)
+        for name, p in parts.items()
+    }
     assert rows["b"]["eval_agg/worst_decile"] == values["eval_agg/worst_decile/b"]
-    _, detailed = tables.tasks({"policy": rows}, spec)
+    _, detailed = tables.task_tables({"policy": rows}, spec)
     assert [list(column.cells)[-1] for column in detailed.columns] == ["worst decile", "0.08", "0.05"]
 
 
@@ -382,7 +387,10 @@ def test_an_agent_that_dies_on_the_way_took_part():
 
 def test_an_evaluation_by_task_is_that_of_the_tasks_episodes():
     car = Role("car", 2, Box((1,), -1.0, 1.0), Discrete(2))
-    reported = (*results.standard(tasks=("bend", "ford", "hill")), Result("there", role="car", kind="rate"))
+    reported = (
+        *results.standard_results(tasks=("bend", "ford", "hill")),
+        Result("there", role="car", kind="rate"),
+    )
     spec = EnvSpec("yard", 1, (car,), 0.1, 10, reported, score="there")
     quarantined = jnp.array([False, False, False, True])
     values = {
@@ -393,11 +401,11 @@ def test_an_evaluation_by_task_is_that_of_the_tasks_episodes():
     whole = evaluation.Evaluation(
         quarantined, present, {"car": jnp.ones((4, 2))}, jnp.full(4, 10), values, frames=None
     )
-    found = evaluation.by_task(whole, spec)
+    found = evaluation.split_by_task(whole, spec)
     assert list(found) == ["bend", "hill"], "nothing was played of the second"
     scores = {task: float(part.score(spec)) for task, part in found.items()}
     assert scores == pytest.approx({"bend": 2 / 3, "hill": 1.0})
-    assert int(evaluation.summary(found["bend"], spec, "car")["eval_agg/num_episodes"]) == 2
+    assert int(evaluation.summarize_evaluation(found["bend"], spec, "car")["eval_agg/num_episodes"]) == 2
 
 
 @pytest.mark.parametrize("members", [1, 3])

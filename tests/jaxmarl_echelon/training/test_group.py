@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon import checkpoints, command_line, evaluate
-from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.envs.base import ScriptedPolicy
 from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
@@ -43,7 +43,7 @@ def configure(seed=0, gain=1.0, updates=4):
     return RunConfig(
         env=Paid(gain),
         algo=PPOConfig(horizon=8, epochs=2, num_minibatches=2, widths=(16,), learning_rate=1e-2),
-        curriculum=fixed,
+        curriculum=constant_curriculum,
         total_env_steps=updates * 8 * 8,
         num_envs=8,
         seed=seed,
@@ -93,7 +93,7 @@ def alone(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "compile_program", kept)
-        summary = loop.train(member.config, program, member.resolved, folder, Tracker({"csv": CsvSink()}))
+        summary = loop.train_run(member.config, program, member.resolved, folder, Tracker({"csv": CsvSink()}))
     return folder, summary, program._replace(init=jax.jit(program.init), update=compiled[0].chunk)
 
 
@@ -116,7 +116,9 @@ def shapes():
 @functools.cache
 def learner(folder, name):
     """The learner's state in a checkpoint."""
-    return checkpoints.restore(checkpoints.find(folder, name), shapes(), f".policies[{probes.ROLE!r}]")
+    return checkpoints.restore_state(
+        checkpoints.find_checkpoint(folder, name), shapes(), f".policies[{probes.ROLE!r}]"
+    )
 
 
 @pytest.mark.parametrize("member", MEMBERS, ids=lambda member: member.name)
@@ -130,11 +132,12 @@ def test_every_member_equals_the_single_run(trained, programs, member):
         learner(folder / member.name, "latest"), run.policies[probes.ROLE], rtol=2e-4, atol=2e-5
     )
     assert (
-        checkpoints.metadata(checkpoints.find(folder / member.name, "best_eval"))["config"] == member.resolved
+        checkpoints.read_metadata(checkpoints.find_checkpoint(folder / member.name, "best_eval"))["config"]
+        == member.resolved
     )
     if member.variant == "baseline":  # whose task scores all variants of a group
         key = stream_key(member.config.seed, Stream.EVALUATION)
-        assert together["references"][member.name] == reference_scores.scores(
+        assert together["references"][member.name] == reference_scores.score_references(
             program, program.policy(run), key
         )
 
@@ -162,11 +165,13 @@ def test_the_summary_has_a_row_per_variant(trained):
 def test_checkpoints_of_a_variant_name_the_one_on_whose_task_it_was_scored(trained):
     folder, _ = trained
     facts = {
-        member.variant: checkpoints.metadata(checkpoints.find(folder / member.name, "best_eval"))
+        member.variant: checkpoints.read_metadata(
+            checkpoints.find_checkpoint(folder / member.name, "best_eval")
+        )
         for member in MEMBERS
     }
     assert facts["baseline"]["scored_on"] is None and facts["unpaid"]["scored_on"] == "baseline"
-    said = {name: evaluate.comparison(one, one["scores"]) for name, one in facts.items()}
+    said = {name: evaluate.compare_scores(one, one["scores"]) for name, one in facts.items()}
     assert said["baseline"].endswith("reproduced exactly") and said["unpaid"].endswith("task of baseline")
 
 
@@ -174,7 +179,7 @@ def test_a_resumed_group_equals_an_uninterrupted_one(trained, tmp_path):
     whole, _ = trained
     halved = tmp_path / "halved"
     assert train(halved, stop_after=3)["status"] == "stopped"
-    assert train(halved, resume=checkpoints.find(halved, "latest"))["status"] == "finished"
+    assert train(halved, resume=checkpoints.find_checkpoint(halved, "latest"))["status"] == "finished"
     for member in MEMBERS:
         for name in ("latest", "best_eval"):
             chex.assert_trees_all_equal(
@@ -186,12 +191,12 @@ def test_a_resumed_group_equals_an_uninterrupted_one(trained, tmp_path):
 
 
 def compose(*overrides):
-    return command_line.compose_config(command_line.plain(["env.lidar_beams=8", *overrides]))
+    return command_line.compose_config(command_line.normalize_overrides(["env.lidar_beams=8", *overrides]))
 
 
 def test_members_of_seeds_and_ablations():
     config, choices = compose("seeds=2", "seed=5", "ablate=reward.pressure,reward.forcing")
-    members = variants.members(config, choices)
+    members = variants.expand_members(config, choices)
     assert [m.name for m in members] == [
         "baseline_seed_5", "baseline_seed_6",
         "without_pressure_seed_5", "without_pressure_seed_6",
@@ -210,7 +215,7 @@ def test_members_of_seeds_and_ablations():
 
 def test_variants_change_any_number():
     config, choices = compose("variants.mild={reward.components.pressure.bonus: 0.01}")
-    _, mild = variants.members(config, choices)
+    _, mild = variants.expand_members(config, choices)
     assert float(mild.config.env.default_params().reward["pressure"]["bonus"]) == pytest.approx(0.01)
     assert OmegaConf.create(mild.resolved).reward.components.pressure.bonus == 0.01
 
@@ -234,7 +239,7 @@ def test_variants_change_any_number():
 def test_invalid_groups_are_refused_in_one_line(override, message):
     config, choices = compose(override)
     with pytest.raises(ValueError) as caught:
-        variants.members(config, choices)
+        variants.expand_members(config, choices)
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 

@@ -196,7 +196,7 @@ def assert_says_that_another_is_gone(process: subprocess.Popen) -> None:
 
 
 def latest(run: Path) -> int:
-    return checkpoints.metadata(checkpoints.find(run, "latest"))["step"]
+    return checkpoints.read_metadata(checkpoints.find_checkpoint(run, "latest"))["step"]
 
 
 def wait_for_a_later_checkpoint(run: Path, step: int, hosts) -> None:
@@ -204,7 +204,7 @@ def wait_for_a_later_checkpoint(run: Path, step: int, hosts) -> None:
     while time.monotonic() < end:
         for process in hosts:
             assert process.poll() is None, process.communicate()
-        if checkpoints.exists(run, "latest") and latest(run) > step:
+        if checkpoints.has_checkpoint(run, "latest") and latest(run) > step:
             return
         time.sleep(0.05)
     raise AssertionError("no checkpoint within two minutes")
@@ -240,11 +240,19 @@ def test_a_process_that_is_lost_during_a_save_is_not_taken_for_a_full_disk(
     def end(line):
         raise SystemExit(line)
 
-    for name, value in {"several": lambda: True, "is_first": lambda: False, "end": end}.items():
+    for name, value in {
+        "has_several": lambda: True,
+        "is_first_process": lambda: False,
+        "end_process": end,
+    }.items():
         monkeypatch.setattr(processes, name, value)
-    for module, name in ((processes, "meet"), (processes, "on_abort"), (run_folders, "require_shared")):
+    for module, name in (
+        (processes, "wait_for_all"),
+        (processes, "end_on_abort"),
+        (run_folders, "require_shared"),
+    ):
         monkeypatch.setattr(module, name, lambda *_: None)
-    monkeypatch.setattr(processes, "first_says", lambda text: text)
+    monkeypatch.setattr(processes, "broadcast_first", lambda text: text)
     job = train.Job({}, saved, None, 0, (), None, (), None)
     with pytest.raises(SystemExit, match=words):
-        train.execute(job, tmp_path, None)
+        train.execute_job(job, tmp_path, None)

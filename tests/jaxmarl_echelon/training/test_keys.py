@@ -28,7 +28,7 @@ def bits(keys):
 
 
 def test_no_stream_of_any_seed_is_another_or_a_key_of_a_run():
-    """Of a run: its own key, those that `initial_state` splits it into, and those of the learners."""
+    """Of a run: its own key, those that `initial_run_state` splits it into, and those of the learners."""
 
     @jax.jit
     @jax.vmap
@@ -94,16 +94,20 @@ def test_an_update_draws_opponents_by_no_key_of_its_rollout_or_its_learners(monk
     env = SimpleNamespace(spec=SimpleNamespace(turns=0))
     collector = SimpleNamespace(agents={role: agent}, env=env, seat=seat, learning=lambda when: {})
     collected = SimpleNamespace(metrics={}, flow=SimpleNamespace(finished=None))
-    monkeypatch.setattr(program.rollout, "collect", lambda _, run, key, draw: (run, note(key) and collected))
-    monkeypatch.setattr(program, "credited", lambda *_: (None, {role: None}))
-    monkeypatch.setattr(program.opponents, "count", lambda *_: None)
-    monkeypatch.setattr(program.opponents, "ranked", lambda *_: None)
-    monkeypatch.setattr(program.opponents, "points", lambda *_: None)
-    monkeypatch.setattr(program.pool_lib, "after_update", lambda pool, state, key, *_: note(key) and reach())
-    monkeypatch.setattr(program.pool_lib, "init", lambda pool, key, *_: note(key) and reach())
+    monkeypatch.setattr(
+        program.rollout, "collect_rollout", lambda _, run, key, draw: (run, note(key) and collected)
+    )
+    monkeypatch.setattr(program, "apply_reward_transforms", lambda *_: (None, {role: None}))
+    monkeypatch.setattr(program.pool_role, "count_outcomes", lambda *_: None)
+    monkeypatch.setattr(program.pool_role, "select_ranked_games", lambda *_: None)
+    monkeypatch.setattr(program.pool_role, "sum_rival_scores", lambda *_: None)
+    monkeypatch.setattr(
+        program.pool_lib, "update_pool_state", lambda pool, state, key, *_: note(key) and reach()
+    )
+    monkeypatch.setattr(program.pool_lib, "init_pool", lambda pool, key, *_: note(key) and reach())
     world = program.World((), {}, {})
     with pytest.raises(Reached):
-        program.initial_state(None, collector, None, world, run_key(0), None)
+        program.initial_run_state(None, collector, None, world, run_key(0), None)
     for number in range(4):
         state = {"policies": {role: None}, "plays": None, "pool": SimpleNamespace(league=None)}
         run = SimpleNamespace(key=run_key(1 + number), updates=jnp.int32(number), **state)
@@ -125,18 +129,20 @@ def test_games_of_finished_policies_have_a_stream_of_their_own(monkeypatch):
     def played(seats, policies, state, key, **_):
         return SimpleNamespace(finished=jax.random.key_data(key))
 
-    stub = SimpleNamespace(evaluate_as=played, world=(), env=SimpleNamespace(spec=None), controllers=dict)
+    stub = SimpleNamespace(
+        evaluate_with_controllers=played, world=(), env=SimpleNamespace(spec=None), controllers=dict
+    )
     loaded = (None, None, None, stub, Acting({}))
-    monkeypatch.setattr(exploit.evaluate, "load", lambda *_: loaded)
-    monkeypatch.setattr(exploit, "scores", lambda spec, chosen, finished: finished)
+    monkeypatch.setattr(exploit.evaluate, "load_run", lambda *_: loaded)
+    monkeypatch.setattr(exploit, "exploit_scores", lambda spec, chosen, finished: finished)
     entrants = {"a policy": jnp.zeros(1)}, stub, None
-    monkeypatch.setattr(exploit.tournament, "entrants", lambda *_: entrants)
+    monkeypatch.setattr(exploit.tournament, "load_entrants", lambda *_: entrants)
     monkeypatch.setattr(
-        exploit, "play_all", lambda _, sides, __, key, *___: jnp.tile(key_words(key), (2, 2, 1))
+        exploit, "play_round_robin", lambda _, sides, __, key, *___: jnp.tile(key_words(key), (2, 2, 1))
     )
     expected = key_words(stream_key(3, Stream.MATCHES))
-    for chosen in (exploit.Seats("red", "blue"), exploit.Seats("player", "player")):
-        found = exploit.results(chosen, "", Path(), 4, 3)
+    for chosen in (exploit.ExploitRoles("red", "blue"), exploit.ExploitRoles("player", "player")):
+        found = exploit.play_exploit_games(chosen, "", Path(), 4, 3)
         np.testing.assert_array_equal(found, expected)
 
 

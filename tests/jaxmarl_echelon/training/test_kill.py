@@ -95,13 +95,13 @@ def test_kills_at_random_moments(script, prefix, kills, tmp_path, repository):
         time.sleep(moments.uniform(0.0, 0.5))
         process.send_signal(signal.SIGKILL)
         process.wait()
-        found = checkpoints.find(tmp_path, "latest")
-        facts = checkpoints.metadata(found)
-        saved = checkpoints.restore(found, jax.ShapeDtypeStruct((), "int32"), prefix=prefix)
+        found = checkpoints.find_checkpoint(tmp_path, "latest")
+        facts = checkpoints.read_metadata(found)
+        saved = checkpoints.restore_state(found, jax.ShapeDtypeStruct((), "int32"), prefix=prefix)
         assert int(saved) == facts["updates"]
         if script is WRITER:
             like = jax.ShapeDtypeStruct((200, 1000), "float32")
-            assert (checkpoints.restore(found, like, prefix="['weights']") == facts["step"]).all()
+            assert (checkpoints.restore_state(found, like, prefix="['weights']") == facts["step"]).all()
         steps.append(facts["step"])
     assert all(later > earlier for earlier, later in zip(steps, steps[1:], strict=False))
 
@@ -110,7 +110,7 @@ def _wait_for_a_later_checkpoint(folder: Path, step: int, process) -> None:
     for _ in range(1200):
         assert process.poll() is None, "the run ended by itself"
         try:
-            if checkpoints.metadata(checkpoints.find(folder, "latest"))["step"] > step:
+            if checkpoints.read_metadata(checkpoints.find_checkpoint(folder, "latest"))["step"] > step:
                 return
         except checkpoints.CheckpointError:
             pass

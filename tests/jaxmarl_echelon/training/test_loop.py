@@ -16,7 +16,7 @@ from compiled_once import Once
 
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon import checkpoints, evaluate
-from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.envs.base import ScriptedPolicy
 from jaxmarl_echelon.tracking.base import Sink, Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
@@ -47,7 +47,7 @@ def configure(chunk=1):
         algo=PPOConfig(
             horizon=8, epochs=2, num_minibatches=2, widths=(16,), learning_rate=1e-2, policy_average=0.5
         ),
-        curriculum=fixed,
+        curriculum=constant_curriculum,
         total_env_steps=6 * 8 * 8,
         num_envs=8,
         eval_every=2,
@@ -73,7 +73,7 @@ def run(folder, config, resume=None, stop_after=None, sinks=None, program=None):
     folder.mkdir(exist_ok=True)
     tracker = Tracker({"csv": CsvSink(), **(sinks or {})})
     program = program or ONCE.program(config)
-    return loop.train(config, program, {"seed": config.seed}, folder, tracker, resume, stop_after)
+    return loop.train_run(config, program, {"seed": config.seed}, folder, tracker, resume, stop_after)
 
 
 def run_otherwise(folder, resume=None, sinks=None, **changes):
@@ -85,8 +85,8 @@ def run_otherwise(folder, resume=None, sinks=None, **changes):
 
 def saved_bits(folder, config):
     like = jax.eval_shape(ONCE.program(config).init, jax.random.key(0))
-    state = checkpoints.restore(checkpoints.find(folder, "latest"), like)
-    return {name: value.tobytes() for name, value in checkpoints.flatten(state).items()}
+    state = checkpoints.restore_state(checkpoints.find_checkpoint(folder, "latest"), like)
+    return {name: value.tobytes() for name, value in checkpoints.flatten_state(state).items()}
 
 
 def table(folder, name):
@@ -107,7 +107,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(whole, tmp_path):
     config, (folder, finished) = configure(), whole
     halved = tmp_path / "halved"
     assert run(halved, config, stop_after=3)["status"] == "stopped"
-    again = run(halved, config, resume=checkpoints.find(halved, "latest"))
+    again = run(halved, config, resume=checkpoints.find_checkpoint(halved, "latest"))
     assert (finished["status"], again["status"]) == ("finished", "finished")
     assert saved_bits(halved, config) == saved_bits(folder, config)
     assert again["best"] == finished["best"] and again["episodes"] == finished["episodes"]
@@ -120,8 +120,8 @@ def test_resuming_a_finished_run_from_its_best_checkpoint_repeats_the_rest(whole
     config, folder = configure(), tmp_path / "run"
     shutil.copytree(whole[0], folder, symlinks=True)
     before = saved_bits(folder, config), table(folder, "metrics.csv"), table(folder, "episodes.csv")
-    best = checkpoints.find(folder, "best_eval")
-    assert checkpoints.metadata(best)["updates"] < config.updates
+    best = checkpoints.find_checkpoint(folder, "best_eval")
+    assert checkpoints.read_metadata(best)["updates"] < config.updates
     assert run(folder, config, resume=best)["status"] == "finished"
     assert before == (saved_bits(folder, config), table(folder, "metrics.csv"), table(folder, "episodes.csv"))
 
@@ -144,9 +144,9 @@ def test_a_signal_saves_and_ends_the_run(tmp_path, number):
     summary = run(tmp_path / "run", config, sinks={"raiser": Raiser(3 * 64, number)})
     assert signal.getsignal(number) is before
     assert summary["status"] == "stopped" and summary["env_steps"] == 3 * 64
-    facts = checkpoints.metadata(checkpoints.find(tmp_path / "run", "latest"))
+    facts = checkpoints.read_metadata(checkpoints.find_checkpoint(tmp_path / "run", "latest"))
     assert facts["step"] == 3 * 64 and facts["scored_at"] == summary["last_eval_step"] == 2 * 64
-    assert evaluate.comparison(facts, facts["scores"]).endswith("but the one of 128 steps")
+    assert evaluate.compare_scores(facts, facts["scores"]).endswith("but the one of 128 steps")
     assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary
 
 
@@ -156,19 +156,21 @@ def test_the_score_of_the_best_checkpoint_is_reproduced_exactly(whole, tmp_path,
     config = configure()
     config = dataclasses.replace(config, algo=dataclasses.replace(config.algo, **changes), algos={})
     run_folder, summary = (tmp_path, run(tmp_path, config)) if changes else whole
-    folder = checkpoints.find(run_folder, "best_eval")
+    folder = checkpoints.find_checkpoint(run_folder, "best_eval")
     program = make_program(config)
     like = jax.eval_shape(lambda key: program.policy(program.init(key)), jax.random.key(0))
-    state = checkpoints.restore(folder, like)
+    state = checkpoints.restore_state(folder, like)
     _, assessment = jax.jit(program.assess)(state, stream_key(config.seed, Stream.EVALUATION))
     values = run_record.evaluation_values(assessment.scalars, assessment.result, config.env.spec)
-    facts = checkpoints.metadata(folder)
-    assert values == facts["scores"] and evaluate.comparison(facts, values).endswith("is reproduced exactly")
-    assert evaluate.comparison(facts, values | {"eval_agg/avg_reward": 9.0}).endswith("is NOT reproduced")
+    facts = checkpoints.read_metadata(folder)
+    assert values == facts["scores"] and evaluate.compare_scores(facts, values).endswith(
+        "is reproduced exactly"
+    )
+    assert evaluate.compare_scores(facts, values | {"eval_agg/avg_reward": 9.0}).endswith("is NOT reproduced")
     assert [values["eval_agg/success_rate"], values["eval_agg/avg_reward"]] == summary["best"]["best_eval"]
-    latest = checkpoints.find(run_folder, "latest")
-    state = checkpoints.restore(latest, jax.eval_shape(program.init, jax.random.key(0)))
-    read = checkpoints.restore(latest, like).policies
+    latest = checkpoints.find_checkpoint(run_folder, "latest")
+    state = checkpoints.restore_state(latest, jax.eval_shape(program.init, jax.random.key(0)))
+    read = checkpoints.restore_state(latest, like).policies
     jax.tree.map(np.testing.assert_array_equal, read, program.policy(state).policies)
 
 
@@ -191,7 +193,7 @@ def test_a_diverged_learner_stops_the_run_and_keeps_the_last_checkpoint(tmp_path
     monkeypatch.setattr(loop, "compile_program", boundless)
     with pytest.raises(loop.DivergedError, match="not finite"):
         run(tmp_path / "run", configure())
-    found = checkpoints.metadata(checkpoints.find(tmp_path / "run", "best_eval"))
+    found = checkpoints.read_metadata(checkpoints.find_checkpoint(tmp_path / "run", "best_eval"))
     assert found["step"] == 0
 
 
@@ -223,7 +225,10 @@ def test_a_run_whose_environments_are_all_quarantined_stops(tmp_path, monkeypatc
         f"all 8 environments are quarantined after {steps} steps: in each of the last 3 upd"
     )
     assert f"last good checkpoint: {tmp_path / 'run' / 'checkpoints'}" in text
-    assert checkpoints.metadata(checkpoints.find(text.rpartition(": ")[2], "latest"))["step"] < steps
+    assert (
+        checkpoints.read_metadata(checkpoints.find_checkpoint(text.rpartition(": ")[2], "latest"))["step"]
+        < steps
+    )
 
 
 class Told(Cued):
@@ -268,7 +273,7 @@ def test_a_run_without_references_has_none_in_its_summary(whole):
 def test_a_later_stage_is_better_than_any_success_in_an_earlier_one(tmp_path):
     program = make_program(configure())
     staged = program._replace(curriculum=program.curriculum._replace(stages=("easy", "hard")))
-    kept = run_record.Record(configure(), staged, {}, tmp_path, Tracker({}), run_record.Progress())
+    kept = run_record.RunRecord(configure(), staged, {}, tmp_path, Tracker({}), run_record.RunProgress())
 
     def score(stage, success):
         kept.progress.stage = stage
@@ -282,7 +287,9 @@ def test_a_later_stage_is_better_than_any_success_in_an_earlier_one(tmp_path):
 def test_episodes_of_an_earlier_stage_do_not_make_the_best_checkpoint_of_a_later_one(tmp_path):
     config, program = configure(), make_program(configure())
     staged = program._replace(curriculum=program.curriculum._replace(stages=("easy", "hard")))
-    kept = run_record.Record(config, staged, {}, tmp_path, Tracker({}), run_record.Progress(episodes=100))
+    kept = run_record.RunRecord(
+        config, staged, {}, tmp_path, Tracker({}), run_record.RunProgress(episodes=100)
+    )
     kept._stage({"curriculum/current_stage": 1})
 
     def score(ended, success):
@@ -301,7 +308,7 @@ def test_a_run_does_not_continue_in_an_environment_that_behaves_otherwise(tmp_pa
             return dataclasses.replace(super().spec, name="Cued", version=2)
 
     run(tmp_path / "run", configure(), stop_after=1)
-    latest = checkpoints.find(tmp_path / "run", "latest")
+    latest = checkpoints.find_checkpoint(tmp_path / "run", "latest")
     with pytest.raises(checkpoints.CheckpointError, match="Cued of version 1.*of version 2") as caught:
         run_otherwise(tmp_path / "run", resume=latest, env=Changed())
     assert "\n" not in str(caught.value)

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import pytest
 
-from jaxmarl_echelon.command_line import compose_config, plain
+from jaxmarl_echelon.command_line import compose_config, normalize_overrides
 from jaxmarl_echelon.training.config import build
 from jaxmarl_echelon.training.host import memory
 from jaxmarl_echelon.training.host.compile import compile_program
@@ -13,7 +13,7 @@ GOAL = "env.goal={low: [-1.5, -0.4], high: [-1.0, 0.4], radius: 0.2, amount: 1.0
 
 
 def read(*overrides):
-    return build.read(compose_config(plain([*SMALL, *overrides]))[0])
+    return build.build_run_config(compose_config(normalize_overrides([*SMALL, *overrides]))[0])
 
 
 def test_hindsight_is_counted_where_the_environment_has_goals():
@@ -32,7 +32,7 @@ def test_a_replay_that_exceeds_memory_is_refused_with_the_numbers(monkeypatch):
 
 def test_on_policy_learners_allocate_no_replay():
     config, _ = compose_config(["env.lidar_beams=8"])
-    assert memory.check_replay(build.read(config)) == 0
+    assert memory.check_replay(build.build_run_config(config)) == 0
 
 
 def test_a_run_that_does_not_fit_is_refused_before_anything_is_compiled():

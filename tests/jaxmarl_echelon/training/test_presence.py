@@ -15,7 +15,7 @@ from algos.on_policy import sample_epochs, segment_epochs
 from algos.on_policy.a2c import A2CConfig
 from algos.on_policy.ppo import PPOConfig
 from algos.types import Transition
-from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.envs import episodes as episodes_lib
 from jaxmarl_echelon.envs import results
 from jaxmarl_echelon.tracking import Tracker
@@ -25,7 +25,7 @@ from jaxmarl_echelon.training.host import loop
 from jaxmarl_echelon.training.program.agents import make_controllers
 from jaxmarl_echelon.training.program.program import make_program
 from jaxmarl_echelon.training.rollouts import collect, transitions
-from jaxmarl_echelon.training.rollouts.spec import Collector
+from jaxmarl_echelon.training.rollouts.spec import RolloutSpec
 
 
 def ppo(**changes):
@@ -73,7 +73,7 @@ def run_of(env, algo, updates=3, num_envs=4, **changes):
     return RunConfig(
         env=env,
         algo=algo,
-        curriculum=fixed,
+        curriculum=constant_curriculum,
         total_env_steps=steps,
         num_envs=num_envs,
         eval_episodes=4,
@@ -90,7 +90,7 @@ def test_no_average_counts_a_slot_that_is_not_filled(learner, tmp_path):
     env = Walkers() if learner is sac else probes.Comings()
     config = run_of(env, learner(horizon=8))
     program = make_program(config)
-    loop.train(config, program, {"seed": 0}, tmp_path, Tracker({"csv": CsvSink()}))
+    loop.train_run(config, program, {"seed": 0}, tmp_path, Tracker({"csv": CsvSink()}))
     metrics, episodes = (read_columns(tmp_path / name) for name in ("metrics.csv", "episodes.csv"))
     scores, played = (read_columns(tmp_path / name) for name in ("eval.csv", "eval_episodes.csv"))
     # Two agents take part, with returns of 4 and 2, 4 and 2 steps, and scores of 1 and .5.
@@ -126,8 +126,10 @@ def test_a_slot_that_is_filled_later_begins_with_an_empty_memory():
 def played_by(program, config, run):
     """One rollout of the program's own collector, with sampled actions."""
     acting = make_controllers(config, program.env, program.agents, {}, greedy=False)
-    collector = Collector(program.env, program.agents, acting, config.horizon, config.segments)
-    return collect.collect(collector, run, run.key, lambda key: program.curriculum.draw(key, run.curriculum))
+    collector = RolloutSpec(program.env, program.agents, acting, config.horizon, config.segments)
+    return collect.collect_rollout(
+        collector, run, run.key, lambda key: program.curriculum.draw(key, run.curriculum)
+    )
 
 
 @pytest.mark.parametrize("learner", [ppo, a2c, ppo_segments])
@@ -148,7 +150,11 @@ def test_a_final_reward_reaches_the_last_decision_of_an_agent_that_is_out(learne
     np.testing.assert_array_equal(evaluated, 1.0)
 
 
-PREPARE = {ppo: sample_epochs.prepare, a2c: sample_epochs.prepare, ppo_segments: segment_epochs.prepare}
+PREPARE = {
+    ppo: sample_epochs.samples_from_rollout,
+    a2c: sample_epochs.samples_from_rollout,
+    ppo_segments: segment_epochs.segments_from_rollout,
+}
 
 
 @pytest.mark.parametrize("learner", PREPARE)
@@ -193,7 +199,7 @@ def test_the_evaluation_counts_what_comes_late():
     @jax.jit
     def returns(key):
         run = program.init(key)
-        result = program.evaluate_as(forced, run.policies, run, jax.random.key(1), episodes=4)
+        result = program.evaluate_with_controllers(forced, run.policies, run, jax.random.key(1), episodes=4)
         return result.episode_return[ROLE]
 
     np.testing.assert_array_equal(returns(jax.random.key(0)), 1.0)
@@ -237,7 +243,7 @@ def test_settling_keeps_one_decision_per_agent():
     no = jnp.zeros((1, 1), bool)
     none = jnp.zeros((1, 1))
     pending = transitions.Pending(none[..., None], none[..., None], none, no, none)
-    settle = functools.partial(transitions.settle, gamma=0.5)
+    settle = functools.partial(transitions.settle_pending, gamma=0.5)
     pending, first = settle(pending, one(1.0, True, 5.0), ~no)
     assert not first.alive.any() and pending.waits.all()
     pending, second = settle(pending, one(2.0, False, 6.0), ~no)
@@ -255,14 +261,14 @@ def test_breaking_an_episode_off_truncates_those_that_wait_as_well():
     env = probes.Fallen()
 
     def draw(key):
-        return episodes_lib.Drawn(env.default_params())
+        return episodes_lib.EpisodeTask(env.default_params())
 
     @jax.jit
     def two_steps(key):
-        running = episodes_lib.start(env, key, draw, 2)
+        running = episodes_lib.start_episodes(env, key, draw, 2)
         actions = {ROLE: jnp.ones((2, 2), jnp.int32)}
-        running, _ = episodes_lib.step(env, key, running, actions, draw)
-        return episodes_lib.step(env, key, running, actions, draw, cut=jnp.array([True, False]))
+        running, _ = episodes_lib.step_episodes(env, key, running, actions, draw)
+        return episodes_lib.step_episodes(env, key, running, actions, draw, cut=jnp.array([True, False]))
 
     running, stepped = two_steps(jax.random.key(0))
     np.testing.assert_array_equal(stepped.time.truncated[ROLE], [[True, True], [False, False]])

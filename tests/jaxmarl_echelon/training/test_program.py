@@ -11,12 +11,12 @@ import pytest
 from jax.extend import core
 
 from algos.on_policy.ppo import PPOConfig
-from jaxmarl_echelon.curricula.base import fixed
-from jaxmarl_echelon.curricula.phased import phased
-from jaxmarl_echelon.curricula.ramp import ramp
+from jaxmarl_echelon.curricula.base import constant_curriculum
+from jaxmarl_echelon.curricula.phased import phased_curriculum
+from jaxmarl_echelon.curricula.ramp import ramp_curriculum
 from jaxmarl_echelon.envs.spaces import Box
 from jaxmarl_echelon.training.config.build import RunConfig
-from jaxmarl_echelon.training.program.program import make_program, make_train
+from jaxmarl_echelon.training.program.program import make_program, make_train_function
 
 ROLE = probes.ROLE
 
@@ -35,7 +35,7 @@ def configure(env, updates=60, num_envs=16, horizon=16, **algo):
     return RunConfig(
         env=env,
         algo=PPOConfig(**{**settings, **algo}),
-        curriculum=fixed,
+        curriculum=constant_curriculum,
         total_env_steps=updates * num_envs * horizon,
         num_envs=num_envs,
         eval_episodes=16,
@@ -46,7 +46,7 @@ def configure(env, updates=60, num_envs=16, horizon=16, **algo):
 
 def trained(config):
     program = make_program(config)
-    run, reports = jax.jit(make_train(config))(jax.random.key(0))
+    run, reports = jax.jit(make_train_function(config))(jax.random.key(0))
     return program, run, reports
 
 
@@ -142,7 +142,7 @@ def test_best_return_is_learnt_and_never_exceeded(credit):
 def test_best_return_is_learnt_by_a_mask_and_never_exceeded():
     env = probes.MaskOnly()
     config = configure(env, updates=80)
-    program, train = make_program(config), make_train(config)
+    program, train = make_program(config), make_train_function(config)
 
     @jax.jit
     def played(key):
@@ -160,7 +160,7 @@ def test_one_trace_per_program(credit):
 @pytest.mark.parametrize("tuned", [False, True])
 def test_only_a_tuned_program_has_products_that_need_compiler_options(tuned):
     config = configure(probes.Credit(), updates=1, widths=(64, 64))
-    traced = jax.jit(make_train(config, tuned=tuned)).trace(jax.random.key(0))
+    traced = jax.jit(make_train_function(config, tuned=tuned)).trace(jax.random.key(0))
     assert ("optimization_barrier" in operations(traced.jaxpr.jaxpr)) == tuned
     assert bool(make_program(config, tuned=tuned).compiler_options) == tuned
 
@@ -178,7 +178,7 @@ def operations(jaxpr):
 def test_vmapped_seeds_equal_single_runs(credit):
     config = configure(probes.Credit(), updates=5)
     keys = jax.random.split(jax.random.key(7), 3)
-    many, _ = jax.jit(jax.vmap(make_train(config)))(keys)
+    many, _ = jax.jit(jax.vmap(make_train_function(config)))(keys)
     renewed = make_program(config).renewed
     for index in range(3):
         # Of a run of this length: what the length changes are numbers of the state.
@@ -216,13 +216,18 @@ def test_a_role_without_a_learner_is_refused():
     env = probes.ConstantReward()
     with pytest.raises(ValueError, match="at least one role must be a learner"):
         configure(env).__class__(
-            env=env, algo=None, curriculum=fixed, total_env_steps=1, num_envs=1, controllers={ROLE: "none"}
+            env=env,
+            algo=None,
+            curriculum=constant_curriculum,
+            total_env_steps=1,
+            num_envs=1,
+            controllers={ROLE: "none"},
         )
     with pytest.raises(ValueError, match="controllers.ghost: unknown role; allowed: player"):
         configure(env).__class__(
             env=env,
             algo=None,
-            curriculum=fixed,
+            curriculum=constant_curriculum,
             total_env_steps=1,
             num_envs=1,
             controllers={"ghost": "learner"},
@@ -326,7 +331,7 @@ def uneven():
     criteria = {"success_rate": 0.8, "min_episodes": 50, "window_size": 50}
     phases = [{"name": f"p{index}", "criteria": criteria} for index in range(5)]
     config = configure(Uneven(), updates=20, num_envs=64, epochs=1, num_minibatches=1)
-    _, run, reports = trained(replace(config, curriculum=lambda env: phased(env, phases)))
+    _, run, reports = trained(replace(config, curriculum=lambda env: phased_curriculum(env, phases)))
     return run, reports.metrics
 
 
@@ -352,7 +357,7 @@ class Gained(probes.ConstantReward):
 
 def test_a_ramp_changes_the_rewards_of_a_run():
     def course(env):
-        return ramp(env, {"gain": 0.0}, {"gain": 1.0}, updates=2)
+        return ramp_curriculum(env, {"gain": 0.0}, {"gain": 1.0}, updates=2)
 
     config = configure(Gained(), updates=3, num_envs=4, epochs=1, num_minibatches=1)
     config = replace(config, curriculum=course, window=1, stagger=False)

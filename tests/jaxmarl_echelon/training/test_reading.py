@@ -100,13 +100,13 @@ NOT_LEARNT = [
 @functools.cache
 def composed(*arguments):
     """A composed configuration and its choices, pickled, which is copied fastest."""
-    return pickle.dumps(command_line.compose_config(command_line.plain(arguments)))
+    return pickle.dumps(command_line.compose_config(command_line.normalize_overrides(arguments)))
 
 
 def value_of(argument):
     """The key and the value of what is typed."""
-    (typed,) = command_line.plain([argument])
-    return typed.lstrip("+").partition("=")[0], command_line.parsed(typed)
+    (typed,) = command_line.normalize_overrides([argument])
+    return typed.lstrip("+").partition("=")[0], command_line.parse_override_value(typed)
 
 
 def told(base, *arguments):
@@ -155,7 +155,11 @@ def test_errors_in_values_are_one_line(argument, words):
     config, choices = told(SMALL, argument)
     with pytest.raises(ValueError) as caught:
         command_line.new_run_folder(config, choices, "now")
-        _ = variants.members(config, choices) if variants.is_group(config) else build.read(config)
+        _ = (
+            variants.expand_members(config, choices)
+            if variants.is_group(config)
+            else build.build_run_config(config)
+        )
     require_line(caught.value, words)
 
 
@@ -186,7 +190,7 @@ def test_an_unreadable_map_is_one_line(tmp_path, content):
     )
     config, _ = told(SMALL, f"env.map={tmp_path / 'm.yaml'}")
     with pytest.raises(ValueError) as caught:
-        build.read(config)
+        build.build_run_config(config)
     require_line(caught.value, ["m.png"])
 
 

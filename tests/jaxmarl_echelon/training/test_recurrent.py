@@ -7,10 +7,10 @@ import pytest
 
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon.command_line import compose_config
-from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.training.config import build
 from jaxmarl_echelon.training.config.build import RunConfig
-from jaxmarl_echelon.training.program.program import make_program, make_train
+from jaxmarl_echelon.training.program.program import make_program, make_train_function
 
 ROLE = probes.ROLE
 
@@ -41,7 +41,7 @@ def configure(env, kind, updates=3, num_envs=4, **algo):
     return RunConfig(
         env=env,
         algo=algo,
-        curriculum=fixed,
+        curriculum=constant_curriculum,
         total_env_steps=updates * num_envs * algo.horizon * algo.segments_per_agent,
         num_envs=num_envs,
         eval_episodes=8,
@@ -87,7 +87,7 @@ def test_vmapped_seeds_equal_single_runs():
         return jax.lax.scan(lambda runs, _: update(runs), jax.vmap(program.init)(keys), None, 3)[0]
 
     many = together(keys)
-    single, _ = jax.jit(make_train(config))(keys[1])
+    single, _ = jax.jit(make_train_function(config))(keys[1])
     for a, b in zip(jax.tree.leaves(many.policies), jax.tree.leaves(single.policies), strict=True):
         np.testing.assert_allclose(a[1], b, rtol=2e-4, atol=2e-5)
 
@@ -96,7 +96,7 @@ def cue_followed(kind):
     config = configure(
         probes.Memory(3), kind, updates=60, num_envs=16, num_minibatches=4, epochs=4, widths=(16,)
     )
-    program, train = make_program(config), make_train(config)
+    program, train = make_program(config), make_train_function(config)
 
     @jax.jit
     def returns(key):
@@ -128,8 +128,8 @@ def test_a_policy_without_core_cannot_remember_the_cue():
 )
 def test_named_trainers_have_the_sizes_of_their_originals(name, agents, batch, steps):
     config, _ = compose_config([f"algo={name}", "env=gymnax/CartPole-v1", f"num_envs={agents}"])
-    (plan,) = build.plans(build.read(config)).values()
+    (plan,) = build.update_sizes_of_learners(build.build_run_config(config)).values()
     assert (plan.batch_size, plan.gradient_steps, plan.accumulation) == (batch, steps, 1)
     config.num_envs = 100
     with pytest.raises(ValueError, match="minibatch_size=.*nearest"):
-        make_program(build.read(config))
+        make_program(build.build_run_config(config))

@@ -10,7 +10,7 @@ from algos.off_policy.tqc import TQCConfig
 from algos.on_policy.a2c import A2CConfig
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon import checkpoints
-from jaxmarl_echelon.curricula.phased import phased
+from jaxmarl_echelon.curricula.phased import phased_curriculum
 from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
 from jaxmarl_echelon.training.config.build import RunConfig
@@ -60,7 +60,7 @@ def course(env):
         "criteria": {"min_episodes": 40, "window_size": 20},
         "mixture": {"foundation": 0.1, "previous": 0.1},
     }
-    return phased(env, phases, common)
+    return phased_curriculum(env, phases, common)
 
 
 def configure(algo, updates=8):
@@ -81,7 +81,7 @@ def configure(algo, updates=8):
 def train(folder, config, program, resume=None, stop_after=None):
     folder.mkdir(exist_ok=True)
     tracker = Tracker({"csv": CsvSink()})
-    return loop.train(config, program, {"seed": 0}, folder, tracker, resume, stop_after)
+    return loop.train_run(config, program, {"seed": 0}, folder, tracker, resume, stop_after)
 
 
 @pytest.mark.parametrize("algo", list(ALGOS))
@@ -93,12 +93,14 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, algo):
     with once.installed():
         finished = train(whole, config, program)
         train(halved, config, program, stop_after=5)
-        again = train(halved, config, program, resume=checkpoints.find(halved, "latest"))
+        again = train(halved, config, program, resume=checkpoints.find_checkpoint(halved, "latest"))
     assert finished["stage"] == again["stage"] > 0 and finished["best"] == again["best"]
 
     like = jax.eval_shape(program.init, jax.random.key(0))
     first, second = (
-        checkpoints.flatten(checkpoints.restore(checkpoints.find(folder, "latest"), like))
+        checkpoints.flatten_state(
+            checkpoints.restore_state(checkpoints.find_checkpoint(folder, "latest"), like)
+        )
         for folder in (whole, halved)
     )
     assert any("replay" in name for name in first) == (algo in ("sac", "td3", "tqc"))

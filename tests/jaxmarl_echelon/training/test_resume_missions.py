@@ -5,7 +5,7 @@ from mission_games import built
 
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon import checkpoints
-from jaxmarl_echelon.curricula.missions.curriculum import missions
+from jaxmarl_echelon.curricula.missions.curriculum import mission_curriculum
 from jaxmarl_echelon.training.config.build import RunConfig
 from jaxmarl_echelon.training.program.program import make_program
 
@@ -19,7 +19,7 @@ def configuration():
         first = {"name": "first", "difficulty": [0.0, 0.4], "criteria": {"survival": 0.0}}
         second = {"name": "second", "difficulty": [0.5, 1.0], "exams": 0.5}
         sizes = {"window": 4, "dwell": 4, "nominal_episodes": 40, "blend_episodes": BLEND}
-        return missions(env, [first, second], advance_margin=0.0, **sizes)
+        return mission_curriculum(env, [first, second], advance_margin=0.0, **sizes)
 
     few = {"blue": ["medium"], "red": ["light"], "friendly_count": 1, "enemy_count": 1}
     return RunConfig(
@@ -47,11 +47,11 @@ def test_missions_resumed_within_a_blend_go_on_to_the_same_bits(tmp_path):
     half = go_on(init(jax.random.key(0)), BEFORE)
     course = half.curriculum.course
     assert int(course.phase) == 1 and 0 < int(course.episodes) < BLEND, "within a blend"
-    checkpoints.save(tmp_path, ("latest",), half, {"step": BEFORE})
+    checkpoints.save_checkpoint(tmp_path, ("latest",), half, {"step": BEFORE})
     like = jax.eval_shape(program.init, jax.random.key(0))
-    again = checkpoints.restore(checkpoints.find(tmp_path, "latest"), like)
-    before = checkpoints.flatten(half)
-    whole, resumed = (checkpoints.flatten(go_on(state, AFTER)) for state in (half, again))
+    again = checkpoints.restore_state(checkpoints.find_checkpoint(tmp_path, "latest"), like)
+    before = checkpoints.flatten_state(half)
+    whole, resumed = (checkpoints.flatten_state(go_on(state, AFTER)) for state in (half, again))
     for part in ("running", "memories", "course", "params"):
         names = [name for name in whole if part in name]
         assert any((before[name] != whole[name]).any() for name in names), f"{part}: nothing happened"

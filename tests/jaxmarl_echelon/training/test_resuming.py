@@ -15,10 +15,10 @@ from omegaconf import OmegaConf
 
 from algos.off_policy.sac import SACConfig
 from algos.on_policy.ppo import PPOConfig
-from algos.on_policy.settings import annealed
+from algos.on_policy.settings import apply_schedules
 from jaxmarl_echelon import checkpoints, command_line, train
-from jaxmarl_echelon.curricula.base import fixed
-from jaxmarl_echelon.curricula.phased import phased
+from jaxmarl_echelon.curricula.base import constant_curriculum
+from jaxmarl_echelon.curricula.phased import phased_curriculum
 from jaxmarl_echelon.training.acting.state import RunState
 from jaxmarl_echelon.training.config import build
 from jaxmarl_echelon.training.config.build import RunConfig
@@ -36,15 +36,15 @@ STEP = 160
 
 def saved(*arguments):
     """A composed configuration and its choices as a checkpoint keeps them."""
-    config, choices = command_line.compose_config(command_line.plain(arguments))
+    config, choices = command_line.compose_config(command_line.normalize_overrides(arguments))
     facts = {"config": json.loads(json.dumps(OmegaConf.to_container(config) | {"choices": choices}))}
-    return build.saved(facts), choices
+    return build.read_saved_config(facts), choices
 
 
 def told(before, choices, *arguments):
     """The configuration that a resumed run has after these arguments."""
-    after, _ = command_line.overridden(before, choices, command_line.plain(arguments))
-    resume.check(before, after, STEP)
+    after, _ = command_line.apply_overrides(before, choices, command_line.normalize_overrides(arguments))
+    resume.check_changes(before, after, STEP)
     return after
 
 
@@ -191,7 +191,7 @@ class Paid(probes.ContinuousTarget):
         return self.default_params() | {name: np.float32(value) for name, value in settings.items()}
 
 
-def configure(total=64, gain=1.0, curriculum=fixed, algo=PPOConfig, **settings):
+def configure(total=64, gain=1.0, curriculum=constant_curriculum, algo=PPOConfig, **settings):
     small = {"horizon": 8, "widths": (8,), "learning_rate": 1e-2}
     own = {"batch_size": 8}
     if algo is PPOConfig:
@@ -217,7 +217,7 @@ def begun(tmp_path_factory):
         state = jax.jit(program.init)(jax.random.key(0))
         learners = {name: one.replace(updates=jnp.int32(4)) for name, one in state.policies.items()}
         folder = tmp_path_factory.mktemp("begun")
-        return checkpoints.save(folder, ("latest",), state.replace(policies=learners), {"step": 1})
+        return checkpoints.save_checkpoint(folder, ("latest",), state.replace(policies=learners), {"step": 1})
 
     return save
 
@@ -229,9 +229,9 @@ def continued(checkpoint, after):
 
 def test_a_longer_run_goes_on_learning(begun):
     ended, longer = configure(64), configure(192)
-    state = continued(begun(PPOConfig, fixed), longer).policies[probes.ROLE]
-    assert float(annealed(ended.algo, make_hyper(ended), state.updates)["learning_rate"]) == 0.0
-    rate = float(annealed(longer.algo, state.hyper, state.updates)["learning_rate"])
+    state = continued(begun(PPOConfig, constant_curriculum), longer).policies[probes.ROLE]
+    assert float(apply_schedules(ended.algo, make_hyper(ended), state.updates)["learning_rate"]) == 0.0
+    rate = float(apply_schedules(longer.algo, state.hyper, state.updates)["learning_rate"])
     assert rate == pytest.approx(1e-2 * 2 / 3)
 
 
@@ -245,16 +245,16 @@ def make_hyper(config):
 )
 def test_numbers_of_a_learner_apply(begun, algo, name):
     # The last one is None at first, so that the state has no such number.
-    state = continued(begun(algo, fixed), configure(algo=algo, **{name: 0.25}))
+    state = continued(begun(algo, constant_curriculum), configure(algo=algo, **{name: 0.25}))
     hyper = state.policies[probes.ROLE].hyper
     assert float(hyper[name]) == 0.25 and set(hyper) == set(make_hyper(configure(algo=algo, **{name: 0.25})))
 
 
 def stages(env):
-    return phased(env, [{"name": "as_is"}, {"name": "small", "settings": {"gain": 0.5}}])
+    return phased_curriculum(env, [{"name": "as_is"}, {"name": "small", "settings": {"gain": 0.5}}])
 
 
-@pytest.mark.parametrize("curriculum", [fixed, stages])
+@pytest.mark.parametrize("curriculum", [constant_curriculum, stages])
 def test_numbers_of_the_task_apply_to_episodes_to_come(begun, curriculum):
     after = configure(curriculum=curriculum, gain=3.0)
     state = continued(begun(PPOConfig, curriculum), after)
@@ -288,13 +288,15 @@ def memory_of(tree):
 @pytest.mark.parametrize("arguments", WORLDS, ids=lambda arguments: " ".join(arguments))
 def test_a_resumed_run_owns_copies_of_its_arrays(arguments):
     """Its state is donated: memory of the environment, its world or the curriculum would be gone with it."""
-    config = build.read(command_line.compose_config(command_line.plain(arguments))[0])
+    config = build.build_run_config(
+        command_line.compose_config(command_line.normalize_overrides(arguments))[0]
+    )
     course = config.curriculum(config.env)
     first, later = course.init(), course.init()
     state = RunState(**dict.fromkeys(RunState.__dataclass_fields__)).replace(policies={}, curriculum=first)
     others = memory_of(jax.live_arrays()) - memory_of(first)
     kept = memory_of((config.env.default_params(), config.env.world, later)) | others
-    renewed = program.renewed({}, course, state, None).curriculum
+    renewed = program.apply_config_to_restored({}, course, state, None).curriculum
     assert jax.tree.structure(renewed) == jax.tree.structure(later) and not memory_of(renewed) & kept
 
 
@@ -305,17 +307,17 @@ def test_members_of_a_group_get_their_own_numbers(tmp_path):
 
     start = make_program(members(1.0)[0].config)
     keys = jax.random.split(jax.random.key(0), 2)
-    state = jax.jit(jax.vmap(start.init))(keys, vectorized_runs.courses(members(1.0)))
-    found = checkpoints.save(tmp_path, ("latest",), state, {"step": 1})
-    state = vectorized_runs.read_checkpoint(members(4.0), make_program(configure(192)), found)
+    state = jax.jit(jax.vmap(start.init))(keys, vectorized_runs.stack_curriculum_states(members(1.0)))
+    found = checkpoints.save_checkpoint(tmp_path, ("latest",), state, {"step": 1})
+    state = vectorized_runs.read_group_checkpoint(members(4.0), make_program(configure(192)), found)
     assert state.curriculum["gain"].tolist() == [4.0, 2.0]
     assert state.policies[probes.ROLE].hyper["total_updates"].tolist() == [12.0, 12.0]
 
 
 def test_best_scores_are_reset_when_the_task_changes():
     facts, task = {"updates": 3, "best": {"best_eval": [1.0]}}, {"env": {"gain": 1.0}, "seed": 0}
-    assert resume.carried(facts, task, task | {"seed": 1}).best == {"best_eval": [1.0]}
-    assert resume.carried(facts, task, {"env": {"gain": 2.0}}).best == {}
+    assert resume.carry_progress(facts, task, task | {"seed": 1}).best == {"best_eval": [1.0]}
+    assert resume.carry_progress(facts, task, {"env": {"gain": 2.0}}).best == {}
 
 
 CARTPOLE = [
@@ -329,8 +331,8 @@ def run(*arguments):
     """Runs a command without drawing its pictures."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(sys, "argv", ["train", *map(str, arguments)])
-        monkeypatch.setattr(train, "conclude", lambda *_: None)
-        command_line.guarded(train.main)
+        monkeypatch.setattr(train, "conclude_job", lambda *_: None)
+        command_line.run_guarded(train.main)
 
 
 def column(folder, name):
@@ -349,7 +351,7 @@ def test_a_run_is_started_resumed_and_resumed_with_changes(capsys, tmp_path):
     run(*command)
     assert len(column(folder, "losses/learning_rate")) == 1
     alone = tmp_path / "alone"
-    shutil.copytree(checkpoints.find(folder, "latest"), alone)
+    shutil.copytree(checkpoints.find_checkpoint(folder, "latest"), alone)
     run(*command, "total_env_steps=96", "tracking=quiet", "algo.gamma=0.5")
     rates = column(folder, "losses/learning_rate")
     assert len(rates) == 3 and all(rate > 0 for rate in rates[1:])
@@ -375,13 +377,13 @@ def test_a_run_is_started_resumed_and_resumed_with_changes(capsys, tmp_path):
     again = folder.with_name("again")
     assert column(again, "losses/learning_rate") == column(folder, "losses/learning_rate")
     facts = [
-        json.loads((checkpoints.find(place, "latest") / "metadata.json").read_text())
+        json.loads((checkpoints.find_checkpoint(place, "latest") / "metadata.json").read_text())
         for place in (again, folder)
     ]
     assert facts[0]["scores"] == facts[1]["scores"] and facts[0]["config"]["run_name"] == "again"
     capsys.readouterr()
 
-    damaged = checkpoints.find(folder, "latest") / checkpoints.METADATA
+    damaged = checkpoints.find_checkpoint(folder, "latest") / checkpoints.METADATA
     for refused in ("algo.widths=[16]", "num_envs=8", "tracking=loud", "env.params.gravity=nan"):
         with pytest.raises(SystemExit) as caught:
             run(f"resume={folder}", refused)
@@ -401,7 +403,9 @@ def test_a_checkpoint_that_cannot_be_read_changes_nothing(capsys, tmp_path, monk
     config, choices = saved(*CARTPOLE, f"output_dir={tmp_path}")
     folder = command_line.run_folder(config, choices, "pole")
     resolved = OmegaConf.to_container(config, resolve=True) | {"choices": choices}
-    checkpoints.save(folder / "checkpoints", ("latest",), {"x": jnp.ones(2)}, {"step": 0, "config": resolved})
+    checkpoints.save_checkpoint(
+        folder / "checkpoints", ("latest",), {"x": jnp.ones(2)}, {"step": 0, "config": resolved}
+    )
     before = files(folder)
     with pytest.raises(SystemExit):
         run(f"resume={folder}", "total_env_steps=64", "tracking=quiet")

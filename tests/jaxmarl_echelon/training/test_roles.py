@@ -12,29 +12,29 @@ import pytest
 from duels import Duel
 from omegaconf import OmegaConf
 
-from algos.off_policy.learning import as_rows, store_decision
+from algos.off_policy.learning import flatten_transition, store_decision
 from algos.off_policy.td3 import TD3Config
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon import checkpoints
-from jaxmarl_echelon.command_line import compose_config, plain
-from jaxmarl_echelon.curricula.base import fixed
-from jaxmarl_echelon.envs.episodes import Drawn
+from jaxmarl_echelon.command_line import compose_config, normalize_overrides
+from jaxmarl_echelon.curricula.base import constant_curriculum
+from jaxmarl_echelon.envs.episodes import EpisodeTask
 from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
-from jaxmarl_echelon.training.acting.controllers import Controller, one_of, to_space
-from jaxmarl_echelon.training.acting.state import RunState, View
+from jaxmarl_echelon.training.acting.controllers import Controller, switch_controller, to_space
+from jaxmarl_echelon.training.acting.state import ControllerView, RunState
 from jaxmarl_echelon.training.config import build
 from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.host import loop
 from jaxmarl_echelon.training.program.agents import (
-    frozen_policies,
-    frozen_policy,
+    load_frozen_policies,
+    load_frozen_policy,
     make_agents,
     make_controllers,
 )
 from jaxmarl_echelon.training.program.program import make_program
 from jaxmarl_echelon.training.rollouts import collect
-from jaxmarl_echelon.training.rollouts.spec import Collector
+from jaxmarl_echelon.training.rollouts.spec import RolloutSpec
 
 SMALL = (
     "env.lidar_beams=8", "env.max_steps=40", "num_envs=4", "total_env_steps=64", "eval_episodes=2",
@@ -44,8 +44,8 @@ SMALL = (
 
 @functools.cache
 def read(*overrides):
-    config, choices = compose_config(plain([*SMALL, *overrides]))
-    return config, choices, build.read(config)
+    config, choices = compose_config(normalize_overrides([*SMALL, *overrides]))
+    return config, choices, build.build_run_config(config)
 
 
 def untrained(run, key=5):
@@ -58,7 +58,9 @@ def untrained(run, key=5):
 
 def save(folder, config, choices, state):
     resolved = OmegaConf.to_container(config) | {"choices": choices}
-    checkpoints.save(folder / "checkpoints", ("best_eval",), state, {"step": 0, "config": resolved})
+    checkpoints.save_checkpoint(
+        folder / "checkpoints", ("best_eval",), state, {"step": 0, "config": resolved}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +78,7 @@ def on_a_duel(**changes):
         "total_env_steps": 64,
         "num_envs": 4,
     }
-    given |= {"curriculum": fixed, "window": 8, "episode_rows": 8}
+    given |= {"curriculum": constant_curriculum, "window": 8, "episode_rows": 8}
     return build.RunConfig(env=Duel(), **given | changes)
 
 
@@ -111,7 +113,7 @@ def test_both_learn_each_with_settings_of_its_own():
 def test_a_frozen_policy_may_come_from_another_role(saved_run):
     folder, state = saved_run
     _, _, run = read(f"controllers.defender=frozen:{folder}@attacker")
-    loaded = frozen_policies(run)["defender"].state.average
+    loaded = load_frozen_policies(run)["defender"].state.average
     jax.tree.map(np.testing.assert_array_equal, loaded, state.policies["attacker"].average)
 
 
@@ -120,7 +122,7 @@ def test_a_frozen_policy_per_agent_acts_for_as_many_agents_and_for_no_other_numb
     config, choices, run = read(*cars, "env.cars=2", "controllers.car=learner:per_agent")
     state = untrained(run)
     save(tmp_path, config, choices, state)
-    policy = frozen_policy(run, "car", str(tmp_path), "controllers.car", agents=2)
+    policy = load_frozen_policy(run, "car", str(tmp_path), "controllers.car", agents=2)
     jax.tree.map(np.testing.assert_array_equal, policy.state.params, state.policies["car"].params)
     obs = np.ones((4, 2, *run.env.spec.role("car").observation.shape), np.float32)
     action, _ = jax.jit(policy.agent.greedy)(policy.state, obs, (), np.zeros((4, 2), bool), None)
@@ -130,7 +132,7 @@ def test_a_frozen_policy_per_agent_acts_for_as_many_agents_and_for_no_other_numb
     with pytest.raises(
         ValueError, match="^here: that run trained one policy for each of 2 agents, here are 3$"
     ):
-        frozen_policy(three, "car", str(tmp_path), "here", agents=3)
+        load_frozen_policy(three, "car", str(tmp_path), "here", agents=3)
 
 
 def test_a_shared_policy_acts_and_learns_from_both_seats():
@@ -150,7 +152,7 @@ def test_a_shared_policy_acts_and_learns_from_both_seats():
         after, report = program.update(state)
         seen = state.episodes.time.obs
         mirrored = state.episodes.time.replace(obs={"blue": seen["blue"], "red": seen["blue"]})
-        view = View(state.episodes.env, state.episodes.params, mirrored)
+        view = ControllerView(state.episodes.env, state.episodes.params, mirrored)
         acts = {
             role: c.act(key, state.policies[c.policy], state.memories[role], view, state.reset)[1]
             for role, c in program.controllers(program.env).items()
@@ -178,7 +180,7 @@ def test_every_role_keeps_its_own_successes(shared):
     config = build.RunConfig(
         env=probes.Rivals(),
         algo=TD3Config(widths=(4,), horizon=12, batch_size=4, learning_starts=1000, replay=replay),
-        curriculum=fixed,
+        curriculum=constant_curriculum,
         total_env_steps=96,
         num_envs=8,
         controllers={"prey": "shared:hunter"} if shared else {},
@@ -190,7 +192,7 @@ def test_every_role_keeps_its_own_successes(shared):
 
     @jax.jit
     def played(key):
-        run, _ = collect.collect(playing, program.init(key), jax.random.key(1), draw(program))
+        run, _ = collect.collect_rollout(playing, program.init(key), jax.random.key(1), draw(program))
         return [learner.replay.successes.ring for learner in run.policies.values()]
 
     rings = played(jax.random.key(0))
@@ -205,7 +207,9 @@ def only_remembering(config, role, agent):
     replay = config.algos[role].make_replay(shape, action, **sizes)
 
     def update(state, key, batch):
-        return store_decision(replay, state, as_rows(batch, shape)), {"gradient_steps": jnp.float32(0.0)}
+        return store_decision(replay, state, flatten_transition(batch, shape)), {
+            "gradient_steps": jnp.float32(0.0)
+        }
 
     return agent._replace(update=update)
 
@@ -234,11 +238,11 @@ def test_the_defender_succeeds_where_its_reward_pays_and_it_is_whole():
 
 def collector(program, run):
     acting = make_controllers(run, program.env, program.agents, {}, greedy=False)
-    return Collector(program.env, program.agents, acting, run.horizon, run.segments)
+    return RolloutSpec(program.env, program.agents, acting, run.horizon, run.segments)
 
 
 def draw(program):
-    return lambda key: Drawn(program.env.default_params())
+    return lambda key: EpisodeTask(program.env.default_params())
 
 
 @pytest.mark.parametrize(
@@ -267,7 +271,7 @@ def test_a_frozen_role_acts_as_saved_and_gets_no_gradient(saved_run):
     def played(key):
         before = program.init(key)
         after, report = program.update(before)
-        view = View(before.episodes.env, before.episodes.params, before.episodes.time)
+        view = ControllerView(before.episodes.env, before.episodes.params, before.episodes.time)
         controller = program.controllers(program.env)["defender"]
         _, action, _ = controller.act(key, before.policies["defender"], (), view, before.reset)
         wanted, _ = theirs.greedy(state.policies["defender"], view.time.obs["defender"], (), None, None)
@@ -321,7 +325,7 @@ def test_one_of_several_controllers_acts_and_remembers():
 
     @jax.jit
     def acts(index):
-        controller = one_of([counting(1), counting(10, "attacker"), counting(5)], index)
+        controller = switch_controller([counting(1), counting(10, "attacker"), counting(5)], index)
         assert controller.policy == "attacker"
         memory, actions = controller.init(2), []
         for _ in range(2):
@@ -341,7 +345,7 @@ def test_the_best_policy_is_that_of_who_learns(tmp_path):
     config = RunConfig(
         env=Duel(),
         algo=PPOConfig(horizon=8, widths=(8,), num_minibatches=1, epochs=2, learning_rate=0.01),
-        curriculum=fixed,
+        curriculum=constant_curriculum,
         total_env_steps=12 * 8 * 8,
         num_envs=8,
         eval_every=1,
@@ -353,7 +357,7 @@ def test_the_best_policy_is_that_of_who_learns(tmp_path):
         "red_success_rate",
         "success_rate",
     )
-    summary = loop.train(config, program, {"seed": config.seed}, tmp_path, Tracker({"csv": CsvSink()}))
+    summary = loop.train_run(config, program, {"seed": config.seed}, tmp_path, Tracker({"csv": CsvSink()}))
     with (tmp_path / "eval.csv").open() as file:
         rows = list(csv.DictReader(file))
     won = [float(row["red_success_rate"]) for row in rows]

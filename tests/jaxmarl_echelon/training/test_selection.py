@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from algos.on_policy.a2c import A2CConfig
-from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.envs.textgames.games import tictactoe
 from jaxmarl_echelon.selfplay.settings import PoolSettings
 from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.host import selection_score
-from jaxmarl_echelon.training.host.run_record import Progress, Record
+from jaxmarl_echelon.training.host.run_record import RunProgress, RunRecord
 from jaxmarl_echelon.training.program import evaluation
 from jaxmarl_echelon.training.program.program import Assessment, Report
 
@@ -24,7 +24,7 @@ def configured(opponent=None, **changes) -> RunConfig:
     given = {
         "env": tictactoe.make(opponent=opponent),
         "algo": A2CConfig(horizon=8, widths=(8,)),
-        "curriculum": fixed,
+        "curriculum": constant_curriculum,
         "total_env_steps": 10_000,
         "num_envs": 16,
     }
@@ -36,13 +36,15 @@ def pooled(**changes) -> dict:
     return {"controllers": {"player": "pool:player"}, "pool": PoolSettings(**settings)}
 
 
-def record_of(config: RunConfig, folder) -> Record:
+def record_of(config: RunConfig, folder) -> RunRecord:
     parts = {"env": config.env, "agents": {"player": None}, "role": "player"}
-    program = SimpleNamespace(**parts, curriculum=fixed(config.env), steps_per_update=config.steps_per_update)
-    return Record(config, program, {}, folder, Tracker({}), Progress())
+    program = SimpleNamespace(
+        **parts, curriculum=constant_curriculum(config.env), steps_per_update=config.steps_per_update
+    )
+    return RunRecord(config, program, {}, folder, Tracker({}), RunProgress())
 
 
-def assessed(record: Record, points: float) -> list[str]:
+def assessed(record: RunRecord, points: float) -> list[str]:
     """Names of the best checkpoints after an evaluation whose games all have these points."""
     spec = record.program.env.spec
     flat, seats = jnp.zeros(GAMES), jnp.zeros((GAMES, 2))
@@ -50,11 +52,11 @@ def assessed(record: Record, points: float) -> list[str]:
     found |= {"points": seats + points, "outcome": jnp.zeros(GAMES, jnp.int32)}
     there, length = {"player": jnp.ones((GAMES, 2), bool)}, jnp.ones(GAMES, jnp.int32)
     result = evaluation.Evaluation(np.zeros(GAMES, bool), there, {"player": seats}, length, found, None)
-    scalars = evaluation.summary(result, spec, "player")
+    scalars = evaluation.summarize_evaluation(result, spec, "player")
     return record.assessment(Assessment(scalars, result, jnp.int32(0)), 1.0)
 
 
-def reported(record: Record, **metrics: float) -> dict[str, float]:
+def reported(record: RunRecord, **metrics: float) -> dict[str, float]:
     """The metrics of an update after they were logged."""
     metrics |= {"train__quarantined_environments": 0.0}
     found = {name.replace("__", "/"): np.array([value]) for name, value in metrics.items()}
@@ -64,7 +66,7 @@ def reported(record: Record, **metrics: float) -> dict[str, float]:
 def test_the_latest_policy_is_the_best_of_a_game_against_itself(tmp_path):
     config = configured()
     record = record_of(config, tmp_path)
-    (line,) = selection_score.describe(config)
+    (line,) = selection_score.describe_selection(config)
     assert "best_eval and best_training follow the latest policy" in line
     for _ in range(3):
         metrics = reported(record, train__points_rate=0.5, train__window_episodes=256.0)
@@ -78,7 +80,7 @@ def test_the_latest_policy_is_the_best_of_a_game_against_itself(tmp_path):
 def test_the_rating_chooses_where_there_is_one(tmp_path, anchor, rating):
     config = configured(**pooled(anchor=anchor))
     record = record_of(config, tmp_path)
-    assert "best_eval follows the pool's rating" in selection_score.describe(config)[0]
+    assert "best_eval follows the pool's rating" in selection_score.describe_selection(config)[0]
     assert assessed(record, 0.5) == ["best_eval"], "before the first game"
     best = []
     for value in (1.0, 3.0, 2.0, 4.0):
@@ -91,7 +93,7 @@ def test_the_rating_chooses_where_there_is_one(tmp_path, anchor, rating):
 @pytest.mark.parametrize("changes", [{}, pooled(), pooled(mode="mirror", fixed=())])
 def test_a_score_against_somebody_else_is_what_counts(tmp_path, changes):
     record = record_of(configured("random", **changes), tmp_path)
-    assert selection_score.describe(record.config) == ()
+    assert selection_score.describe_selection(record.config) == ()
     assert [assessed(record, points) for points in (0.5, 0.4, 0.6)] == [["best_eval"], [], ["best_eval"]]
     assert record.progress.best["best_eval"][0] == pytest.approx(0.6)
 

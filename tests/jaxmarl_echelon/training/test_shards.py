@@ -18,7 +18,7 @@ from jaxmarl_echelon.training.acting.random_streams import run_key
 from jaxmarl_echelon.training.program import program as program_lib
 from jaxmarl_echelon.training.program.agents import make_controllers
 from jaxmarl_echelon.training.program.program import make_program
-from jaxmarl_echelon.training.rollouts.spec import Collector
+from jaxmarl_echelon.training.rollouts.spec import RolloutSpec
 
 PARTS = {name: "replays" if name in ("sac", "td3", "tqc") else "rollouts" for name in ALGOS}
 PAIRS = [(name, devices) for name in ALGOS for devices in PLACES[name][1:]]
@@ -236,11 +236,11 @@ def test_one_shard_is_the_program_without_shards():
 
     def collector(env):
         seats = make_controllers(config, env, program.agents, {}, greedy=False)
-        return Collector(env, program.agents, seats, config.horizon, config.segments)
+        return RolloutSpec(env, program.agents, seats, config.horizon, config.segments)
 
     def init(key):
         course = program.curriculum
-        return program_lib.initial_state(config, collector(config.env), course, program.world, key, None)
+        return program_lib.initial_run_state(config, collector(config.env), course, program.world, key, None)
 
     def update(run):
         return program_lib.update_once(config, collector(config.env), program.curriculum, run)
@@ -263,16 +263,16 @@ def four():
 @pytest.mark.parametrize(
     ("call", "expected"),
     [
-        (lambda x: collectives.sum({"a": x, "b": x[0] > 3}), {"a": [12.0, 16.0], "b": 2}),
-        (collectives.mean, [3.0, 4.0]),
-        (collectives.max, [6.0, 7.0]),
-        (collectives.min, [0.0, 1.0]),
-        (lambda x: collectives.any(x[0] > 5), True),
-        (lambda x: collectives.any(x[0] > 6), False),
-        (collectives.stack, [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0], [6.0, 7.0]]),
-        (collectives.gather, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]),
-        (lambda x: collectives.gather(x[None], 1), [[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]]),
-        (lambda x: collectives.mean_gradient(x, x, x[0])[0], [(4 + 16 + 36) / 12, (6 + 20 + 42) / 12]),
+        (lambda x: collectives.sum_over_shards({"a": x, "b": x[0] > 3}), {"a": [12.0, 16.0], "b": 2}),
+        (collectives.mean_over_shards, [3.0, 4.0]),
+        (collectives.max_over_shards, [6.0, 7.0]),
+        (collectives.min_over_shards, [0.0, 1.0]),
+        (lambda x: collectives.any_over_shards(x[0] > 5), True),
+        (lambda x: collectives.any_over_shards(x[0] > 6), False),
+        (collectives.stack_shards, [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0], [6.0, 7.0]]),
+        (collectives.gather_shards, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]),
+        (lambda x: collectives.gather_shards(x[None], 1), [[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]]),
+        (lambda x: collectives.average_gradients(x, x, x[0])[0], [(4 + 16 + 36) / 12, (6 + 20 + 42) / 12]),
     ],
 )
 def test_a_collective_gives_every_shard_the_same(four, call, expected):
@@ -288,18 +288,25 @@ def test_a_collective_gives_every_shard_the_same(four, call, expected):
 def test_every_shard_has_its_own_part_of_rows_and_keys(four):
     key = jax.random.key(3)
     rows_of_all = jnp.arange(12)
-    np.testing.assert_array_equal(four(lambda _: collectives.own(rows_of_all)), np.arange(12).reshape(4, 3))
-    np.testing.assert_array_equal(four(lambda _: collectives.numbers(2)), np.arange(8).reshape(4, 2))
-    data = four(lambda _: jax.random.key_data(collectives.split(key, 2)))
+    np.testing.assert_array_equal(
+        four(lambda _: collectives.local_rows(rows_of_all)), np.arange(12).reshape(4, 3)
+    )
+    np.testing.assert_array_equal(four(lambda _: collectives.global_indices(2)), np.arange(8).reshape(4, 2))
+    data = four(lambda _: jax.random.key_data(collectives.split_key_over_shards(key, 2)))
     np.testing.assert_array_equal(data.reshape(8, -1), jax.random.key_data(jax.random.split(key, 8)))
-    folded = np.asarray(four(lambda _: jax.random.key_data(collectives.fold(key))))
+    folded = np.asarray(four(lambda _: jax.random.key_data(collectives.fold_shard_into_key(key))))
     assert len({one.tobytes() for one in folded}) == 4
 
 
 def test_one_shard_folds_nothing():
     key = jax.random.key(3)
-    assert collectives.size() == 1 and collectives.index() == 0 and collectives.fold(key) is key
+    assert (
+        collectives.num_shards() == 1
+        and collectives.shard_index() == 0
+        and collectives.fold_shard_into_key(key) is key
+    )
     np.testing.assert_array_equal(
-        jax.random.key_data(collectives.split(key, 5)), jax.random.key_data(jax.random.split(key, 5))
+        jax.random.key_data(collectives.split_key_over_shards(key, 5)),
+        jax.random.key_data(jax.random.split(key, 5)),
     )
     assert SHARDS == DEVICES

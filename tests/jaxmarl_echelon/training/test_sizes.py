@@ -15,15 +15,15 @@ TWO = ("env=f110", "controllers.defender=learner")
 
 
 def read(*overrides):
-    config, _ = command_line.compose_config(command_line.plain(overrides))
-    return build.read(config)
+    config, _ = command_line.compose_config(command_line.normalize_overrides(overrides))
+    return build.build_run_config(config)
 
 
 def test_horizon_follows_from_the_batch_and_the_batch_from_the_horizon():
     run = read(*MEMORY, "algo.horizon=auto", "algo.batch_size=512", "algo.segments_per_agent=4")
     assert (run.algo.horizon, run.horizon, run.steps_per_update) == (16, 64, 512)
     run = read(*MEMORY, "algo.horizon=16", "algo.batch_size=auto")
-    assert build.plans(run)["player"].batch_size == 128
+    assert build.update_sizes_of_learners(run)["player"].batch_size == 128
 
 
 def test_a_role_has_sizes_of_its_own():
@@ -79,18 +79,18 @@ def test_the_plan_is_shown_before_a_run_whose_precision_can_be_changed_later(mon
         kept.append(resolved)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(loop, "train", begin)
+    monkeypatch.setattr(loop, "train_run", begin)
     monkeypatch.setattr(sys, "argv", ["train", *MEMORY, *auto])
     with pytest.raises(KeyboardInterrupt):
-        command_line.guarded(train.main)
+        command_line.run_guarded(train.main)
     shown = capsys.readouterr().out
     for name, value in (("horizon", "16"), ("batch_size", "128"), ("gradient_steps", "4")):
         (row,) = [line for line in shown.splitlines() if line.split()[1:2] == [name]]
         assert value in row.split()
-    config = build.saved({"config": kept[0]})
-    assert build.read(config).algo.compute_dtype == "bf16"
+    config = build.read_saved_config({"config": kept[0]})
+    assert build.build_run_config(config).algo.compute_dtype == "bf16"
     command_line.set_value(config, "precision", "float32")
-    assert build.read(config).algo.compute_dtype == "float32"
+    assert build.build_run_config(config).algo.compute_dtype == "float32"
     del config.precision
     config.algo.compute_dtype = "bfloat16"
-    assert build.read(config).algo.compute_dtype == "bfloat16"
+    assert build.build_run_config(config).algo.compute_dtype == "bfloat16"

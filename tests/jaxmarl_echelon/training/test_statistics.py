@@ -32,7 +32,7 @@ def test_the_first_or_newest_episodes_are_picked_in_order(chance, newest):
     mask = np.random.default_rng(0).random((12, 40)) < chance
     true = np.flatnonzero(mask)
     for most in (7, 480, 1000):
-        found = episode_statistics.ended(finished(mask), most, newest=newest)
+        found = episode_statistics.select_finished(finished(mask), most, newest=newest)
         expected = true[-most:] if newest else true[:most]
         np.testing.assert_array_equal(found.place[found.finished.mask], expected)
         assert found.finished.mask[: expected.size].all() and found.finished.mask.size == min(most, 480)
@@ -48,11 +48,11 @@ def test_selecting_finished_episodes_takes_little_memory():
     """
 
     def follow(ring, found):
-        newest = episode_statistics.ended(found, 16, newest=True).finished
-        return episode_statistics.recent_add(ring, newest, SPEC), episode_statistics.episode_rows(
+        newest = episode_statistics.select_finished(found, 16, newest=True).finished
+        return episode_statistics.add_recent(ring, newest, SPEC), episode_statistics.episode_rows(
             found, SPEC, (ROLE,), 32
         )
 
     found = finished(np.zeros((64, 512), bool))
-    compiled = jax.jit(follow).lower(episode_statistics.recent_init(SPEC, 16), found).compile()
+    compiled = jax.jit(follow).lower(episode_statistics.init_recent(SPEC, 16), found).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < 16 * found.mask.size

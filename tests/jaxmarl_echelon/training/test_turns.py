@@ -10,18 +10,18 @@ from algos.off_policy.sac import SACConfig
 from algos.on_policy.ppo import PPOConfig
 from algos.on_policy.returns import gae
 from algos.types import Agent
-from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.envs.check_env import check_env
-from jaxmarl_echelon.envs.episodes import Drawn
+from jaxmarl_echelon.envs.episodes import EpisodeTask
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames.env import ROLE, TextGame
 from jaxmarl_echelon.envs.textgames.games import tictactoe
-from jaxmarl_echelon.envs.textgames.rules import Rules, winner_scores
+from jaxmarl_echelon.envs.textgames.rules import GameRules, winner_scores
 from jaxmarl_echelon.training.acting import controllers
 from jaxmarl_echelon.training.config.build import RunConfig
 from jaxmarl_echelon.training.program.program import make_program
 from jaxmarl_echelon.training.rollouts import collect, turn_based
-from jaxmarl_echelon.training.rollouts.spec import Collector
+from jaxmarl_echelon.training.rollouts.spec import RolloutSpec
 
 GAMMA, LAMBDA, ENVS, SUPER_STEPS = 0.9, 0.8, 6, 8
 
@@ -33,7 +33,7 @@ class State:
     total: jax.Array
 
 
-class Hops(Rules):
+class Hops(GameRules):
     """Three seats; the turn goes on by one or two, or stays; the game ends when a total is reached."""
 
     name = "hops"
@@ -93,18 +93,21 @@ def deterministic_agent() -> Agent:
 def both():
     """The same games by the plain form and by the driver: collectors' results."""
     env, agent = TextGame(Hops()), deterministic_agent()
-    config = RunConfig(env, PPOConfig(horizon=SUPER_STEPS), fixed, 1, num_envs=ENVS)
+    config = RunConfig(env, PPOConfig(horizon=SUPER_STEPS), constant_curriculum, 1, num_envs=ENVS)
     program = make_program(config, {ROLE: agent})
     run = jax.jit(program.init)(jax.random.key(3))
-    seats = {ROLE: controllers.learner(agent, env.spec.role(ROLE), ROLE, greedy=False)}
+    seats = {ROLE: controllers.make_learner_controller(agent, env.spec.role(ROLE), ROLE, greedy=False)}
 
     def draw(key):
-        return Drawn(env.default_params())
+        return EpisodeTask(env.default_params())
 
-    plain = Collector(env, {ROLE: agent}, seats, SUPER_STEPS * 3)
+    plain = RolloutSpec(env, {ROLE: agent}, seats, SUPER_STEPS * 3)
     driven = plain._replace(horizon=SUPER_STEPS)
     play = jax.jit(
-        lambda run, key: (collect.collect(plain, run, key, draw), turn_based.collect(driven, run, key, draw))
+        lambda run, key: (
+            collect.collect_rollout(plain, run, key, draw),
+            turn_based.collect_turn_based(driven, run, key, draw),
+        )
     )
     return jax.device_get(play(run, jax.random.key(1)))
 
@@ -135,7 +138,7 @@ def test_rows_of_own_decisions_agree_with_one_row_per_ply(both):
     assert np.mean(~decides) > 0.2, "the game has too few forced plies for this test"
 
     def in_columns(x):
-        """Values of `x [T * N, E, A]` for the acting seat, in the columns `[T, N * E]` of `turns.collect`."""
+        """Values of `x [T * N, E, A]` for the acting seat, in the columns `[T, N * E]` of a rollout."""
         own = np.take_along_axis(x, seat[..., None], axis=2)[..., 0]
         return own.reshape(SUPER_STEPS, 3 * ENVS)
 
@@ -171,7 +174,7 @@ def test_the_loser_gets_its_reward_for_its_last_move():
     ended = np.zeros((8, 1), bool)
     ended[4] = True
     reward[4] = [[1.0, -1.0]]
-    told = turn_based.Ply(jnp.asarray(reward), jnp.asarray(ended), jnp.zeros((8, 1), bool))
+    told = turn_based.PlyOutcome(jnp.asarray(reward), jnp.asarray(ended), jnp.zeros((8, 1), bool))
     record = {
         "obs": value,
         "action": value,
@@ -181,9 +184,11 @@ def test_the_loser_gets_its_reward_for_its_last_move():
         "skip": value > 9,
         "mask": None,
     }
-    record = jax.tree.map(lambda x: turn_based.by_phase(jnp.asarray(x).reshape((4, 2) + x.shape[1:])), record)
-    paid = jax.tree.map(lambda x: turn_based.by_phase(x)[..., None], turn_based.spans(told))
-    played = turn_based.finished_rollout(record, paid, ())
+    record = jax.tree.map(
+        lambda x: turn_based.merge_phases(jnp.asarray(x).reshape((4, 2) + x.shape[1:])), record
+    )
+    paid = jax.tree.map(lambda x: turn_based.merge_phases(x)[..., None], turn_based.accumulate_outcomes(told))
+    played = turn_based.assemble_rollout(record, paid, ())
     np.testing.assert_array_equal(played.discount[:, :, 0], [[1, 1], [1, 0], [0, 1], [1, 1]])
     advantage, _ = estimates(played)
     np.testing.assert_allclose(advantage[:3, 0, 0], [0.55016, 0.528, 0.4], atol=1e-5)
@@ -203,7 +208,7 @@ def test_the_loser_gets_its_reward_for_its_last_move():
 )
 def test_unsupported_learners_are_refused_in_one_line(algo, changes, message):
     with pytest.raises(ValueError, match=message):
-        make_program(RunConfig(tictactoe.make(), algo, fixed, 1, num_envs=4, **changes))
+        make_program(RunConfig(tictactoe.make(), algo, constant_curriculum, 1, num_envs=4, **changes))
 
 
 def test_the_probe_game_keeps_the_contract_of_turns():
@@ -213,7 +218,7 @@ def test_the_probe_game_keeps_the_contract_of_turns():
 @pytest.mark.parametrize("settings", [{}, {"sampling": "sequential", "core": {"kind": "gru", "width": 8}}])
 def test_ppo_learns_by_self_play_in_turns(settings):
     algo = PPOConfig(horizon=8, epochs=1, num_minibatches=2, widths=(16,), **settings)
-    config = RunConfig(tictactoe.make(), algo, fixed, 8 * 8 * 2, num_envs=8, eval_episodes=4)
+    config = RunConfig(tictactoe.make(), algo, constant_curriculum, 8 * 8 * 2, num_envs=8, eval_episodes=4)
     assert config.steps_per_update == 8 * 8 * 2
     program = make_program(config)
 
@@ -236,7 +241,7 @@ class Told:
     wrong: jax.Array
 
 
-class Echo(Rules):
+class Echo(GameRules):
     """A bit is shown at every ply; a seat answers that of its own previous one, or the game ends."""
 
     name = "echo"
@@ -296,7 +301,7 @@ def remembering_agent() -> Agent:
 def test_memory_follows_own_decisions_in_training_and_in_evaluation():
     """So that a game ends only after its last ply, in both."""
     env = TextGame(Echo(), opponent=None)
-    config = RunConfig(env, PPOConfig(horizon=12), fixed, 1, num_envs=4)
+    config = RunConfig(env, PPOConfig(horizon=12), constant_curriculum, 1, num_envs=4)
     program = make_program(config, {ROLE: remembering_agent()})
 
     @jax.jit

@@ -14,7 +14,7 @@ from jaxmarl_echelon import checkpoints, command_line
 from jaxmarl_echelon.config_sources import Sources
 from jaxmarl_echelon.training.acting.random_streams import run_key
 from jaxmarl_echelon.training.config import build
-from jaxmarl_echelon.training.program.program import make_program, scored_assessment
+from jaxmarl_echelon.training.program.program import evaluation_as_in_training, make_program
 
 LARGEST = 64 * 1024
 BITS = {"bf16": 16}
@@ -30,9 +30,9 @@ FEW_MAPS = ("env=echelon", "env.maps=2")
 
 @functools.cache
 def program_of(*overrides, folder=None):
-    arguments = command_line.plain([*SMALL, "algo=ppo", *overrides])
+    arguments = command_line.normalize_overrides([*SMALL, "algo=ppo", *overrides])
     config, _ = command_line.compose_config(arguments, Sources(folder))
-    return make_program(build.read(config))
+    return make_program(build.build_run_config(config))
 
 
 @functools.cache
@@ -43,7 +43,7 @@ def traced(part, *overrides, folder=None):
         init = jax.jit(lambda key, world: program.init(key, world=world))
         return init.trace(run_key(0), program.world)
     state = traced("init", *overrides, folder=folder).out_info
-    fn = {"update": program.update, "assess": scored_assessment(program, 0)}[part]
+    fn = {"update": program.update, "assess": evaluation_as_in_training(program, 0)}[part]
     return jax.jit(fn).trace(state, program.world)
 
 
@@ -109,7 +109,7 @@ def test_checkpoints_hold_no_world(tmp_path):
     largest = max(leaf.size for leaf in jax.tree.leaves(program.world.env))
     sizes = [leaf.size for leaf in jax.tree.leaves(state) if hasattr(leaf, "size")]
     assert largest not in sizes
-    checkpoints.save(tmp_path / "checkpoints", ("latest",), state, {"step": 0})
+    checkpoints.save_checkpoint(tmp_path / "checkpoints", ("latest",), state, {"step": 0})
     written = sum(path.stat().st_size for path in (tmp_path / "checkpoints").rglob("*") if path.is_file())
     assert 0 < written < 40e6
 
@@ -118,7 +118,9 @@ def test_a_frozen_policy_and_a_teacher_are_no_constants(tmp_path):
     (tmp_path / "env").mkdir()
     (tmp_path / "env" / "rivals.yaml").write_text("_target_: probes.Rivals\n")
     learners = ("env=rivals", "algo.widths=[256,256]", "controllers.prey=learner")
-    config, choices = command_line.compose_config(command_line.plain([*SMALL, *learners]), Sources(tmp_path))
+    config, choices = command_line.compose_config(
+        command_line.normalize_overrides([*SMALL, *learners]), Sources(tmp_path)
+    )
     begin(tmp_path, config, choices)
     job = ("env=rivals", "algo=ppo_rnn", f"algo.teacher={tmp_path}", f"controllers.prey=frozen:{tmp_path}")
     world = program_of(*job, folder=tmp_path).world

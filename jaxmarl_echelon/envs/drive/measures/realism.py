@@ -48,27 +48,27 @@ FEATURES = {
 }
 
 
-def wrapped(angle: np.ndarray) -> np.ndarray:
+def _wrap_angles(angle: np.ndarray) -> np.ndarray:
     """Wraps angles to [-pi, pi)."""
     return (angle + np.pi) % (2 * np.pi) - np.pi
 
 
-def central(values: np.ndarray) -> np.ndarray:
+def _difference_centrally(values: np.ndarray) -> np.ndarray:
     """Differences `values[i + 1] - values[i - 1]`, nan at both ends."""
     result = np.full_like(values, np.nan)
     result[..., 1:-1] = values[..., 2:] - values[..., :-2]
     return result
 
 
-def kinematics(x: np.ndarray, y: np.ndarray, heading: np.ndarray) -> dict[str, np.ndarray]:
+def compute_kinematics(x: np.ndarray, y: np.ndarray, heading: np.ndarray) -> dict[str, np.ndarray]:
     """Speed, acceleration, yaw rate and yaw acceleration; nan where a neighbouring sample is missing."""
-    speed = np.hypot(central(x), central(y)) / (2 * DT)
-    yaw_rate = wrapped(central(heading)) / (2 * DT)
+    speed = np.hypot(_difference_centrally(x), _difference_centrally(y)) / (2 * DT)
+    yaw_rate = _wrap_angles(_difference_centrally(heading)) / (2 * DT)
     return {
         "speed": speed,
-        "acceleration": central(speed) / (2 * DT),
+        "acceleration": _difference_centrally(speed) / (2 * DT),
         "yaw_rate": yaw_rate,
-        "yaw_acceleration": wrapped(central(yaw_rate)) / (2 * DT),
+        "yaw_acceleration": _wrap_angles(_difference_centrally(yaw_rate)) / (2 * DT),
     }
 
 
@@ -84,13 +84,13 @@ def rounded_distance(
     radius, other_radius = (ROUNDING * np.min(s, axis=-1) / 2 for s in (size, other_size))
     inner, outer = size - 2 * radius[..., None], other_size - 2 * other_radius[..., None]
     pose, other = np.broadcast_arrays(pose, other)
-    first, second = corners(pose, inner), corners(other, outer)
+    first, second = box_corners(pose, inner), box_corners(other, outer)
     depth = np.max(np.stack([_separation(pose, first, second), _separation(other, second, first)]), axis=0)
     apart = np.minimum(_to_sides(first, second), _to_sides(second, first))
     return np.where(depth > 0, apart, depth) - radius - other_radius
 
 
-def corners(pose: np.ndarray, size: np.ndarray) -> np.ndarray:
+def box_corners(pose: np.ndarray, size: np.ndarray) -> np.ndarray:
     """Corners `[..., 4, 2]` of boxes with poses `[..., 3]` and sizes `[..., 2]`, counter-clockwise."""
     cos, sin = np.cos(pose[..., 2, None]), np.sin(pose[..., 2, None])
     along = size[..., :1] / 2 * np.array([1, -1, -1, 1])
@@ -135,7 +135,7 @@ def time_to_collision(
     cos, sin = np.cos(pose[..., None, 2]), np.sin(pose[..., None, 2])
     dx, dy = (others[..., i] - pose[..., None, i] for i in range(2))
     ahead, left = dx * cos + dy * sin, dy * cos - dx * sin
-    turn = np.abs(wrapped(others[..., 2] - pose[..., None, 2]))
+    turn = np.abs(_wrap_angles(others[..., 2] - pose[..., None, 2]))
     along, across = np.abs(np.cos(turn)), np.abs(np.sin(turn))
     length, width = other_size[..., 0], other_size[..., 1]
     gap = ahead - size[..., None, 0] / 2 - (length * along + width * across) / 2

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_echelon.envs import results
-from jaxmarl_echelon.envs.drive.state import DT, VEHICLE_ROLE, Condition, Record
+from jaxmarl_echelon.envs.drive.state import DT, VEHICLE_ROLE, LearnerRecord, RoadCondition
 from jaxmarl_echelon.envs.results import Result
 from physics.bicycle import Motion
 
@@ -18,7 +18,7 @@ SCORE = "score"
 ATTEMPT_SPEED = 5.0  # m/s; a last goal counts as attempted if there was time to drive to it at this speed
 
 
-class Happening(NamedTuple):
+class StepOutcome(NamedTuple):
     """Outcome of one step for learners.
 
     Attributes:
@@ -36,8 +36,8 @@ class Happening(NamedTuple):
 
     acted: jax.Array
     reached: jax.Array
-    before: Condition
-    condition: Condition
+    before: RoadCondition
+    condition: RoadCondition
     motion: Motion
     moved: jax.Array
     comfortable: jax.Array
@@ -46,11 +46,11 @@ class Happening(NamedTuple):
     step: jax.Array
 
 
-def begin(alive: jax.Array) -> Record:
+def start_learner_record(alive: jax.Array) -> LearnerRecord:
     """Returns the record before the first step; `alive [A]`."""
     no, none = jnp.zeros_like(alive), jnp.zeros(alive.shape, jnp.int32)
     zero = jnp.zeros(alive.shape, jnp.float32)
-    return Record(
+    return LearnerRecord(
         first=alive,
         reached=no,
         collided=no,
@@ -75,7 +75,7 @@ def begin(alive: jax.Array) -> Record:
     )
 
 
-def advance(record: Record, now: Happening) -> Record:
+def update_learner_record(record: LearnerRecord, now: StepOutcome) -> LearnerRecord:
     """Updates the record after a step, before ends and respawns of that step."""
     acted, first = now.acted, now.acted & record.first
     hit, out = acted & now.condition.colliding, acted & now.condition.offroad
@@ -110,7 +110,9 @@ def _of_learners(name: str, kind: str = "number", **further) -> Result:
     return Result(name, role=VEHICLE_ROLE, kind=kind, **further)
 
 
-def declared(kinds: tuple[str, ...], paid: tuple[str, ...], new_goals: bool) -> tuple[Result, ...]:
+def declare_drive_results(
+    kinds: tuple[str, ...], paid: tuple[str, ...], new_goals: bool
+) -> tuple[Result, ...]:
     """Declares the results of an environment with these kinds of scenes and reward components.
 
     Rates and means are over learners. `distance_per_infraction` is the total distance divided by the number
@@ -124,7 +126,7 @@ def declared(kinds: tuple[str, ...], paid: tuple[str, ...], new_goals: bool) -> 
         _of_learners("goal_completion", source="goals", over="goals_attempted"),
     )
     return (
-        *results.standard(tasks=kinds, components=paid),
+        *results.standard_results(tasks=kinds, components=paid),
         *(_of_learners(name, "rate") for name in rates),
         *(_of_learners(name) for name in numbers),
         _of_learners("lane_alignment"),
@@ -141,7 +143,7 @@ def declared(kinds: tuple[str, ...], paid: tuple[str, ...], new_goals: bool) -> 
     )
 
 
-def reported(record: Record, attempted: jax.Array | None = None) -> dict[str, jax.Array]:
+def report_drive_results(record: LearnerRecord, attempted: jax.Array | None = None) -> dict[str, jax.Array]:
     """Returns the entries of `TimeStep.info` for the results per learner, `[A]` each.
 
     Args:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_echelon.envs.drive.state import DT, Ride
-from physics.bicycle import Motion, wrap
+from physics.bicycle import Motion, wrap_angle
 
 # Comfort bounds of nuPlan (Caesar et al. 2021, arXiv:2106.11810).
 LONGITUDINAL = (-4.05, 2.40)
@@ -17,7 +17,7 @@ LONGITUDINAL_JERK = 4.13
 JERK = 8.37
 
 
-class Jolt(NamedTuple):
+class RideDynamics(NamedTuple):
     """Accelerations and jerks of a step, every leaf `[A]`; 0 where samples before the start were needed.
 
     Attributes:
@@ -35,22 +35,22 @@ class Jolt(NamedTuple):
     lateral_jerk: jax.Array
 
 
-def begin(motion: Motion) -> Ride:
+def start_ride(motion: Motion) -> Ride:
     """Returns the differences before the first step from a pose."""
     zero = jnp.zeros_like(motion.speed)
     return Ride(motion.speed, motion.heading, zero, zero, zero, zero.astype(jnp.int32))
 
 
-def feel(ride: Ride, motion: Motion) -> tuple[Jolt, Ride]:
+def differentiate_ride(ride: Ride, motion: Motion) -> tuple[RideDynamics, Ride]:
     """Differentiates one step; returns its accelerations and jerks, and the memory for the next step."""
     longitudinal = (motion.speed - ride.speed) / DT
-    yaw_rate = wrap(motion.heading - ride.heading) / DT
+    yaw_rate = wrap_angle(motion.heading - ride.heading) / DT
     lateral = motion.speed * yaw_rate
 
     def change(after, before):
         return jnp.where(ride.samples >= 1, (after - before) / DT, 0.0)
 
-    jolt = Jolt(
+    jolt = RideDynamics(
         longitudinal,
         lateral,
         yaw_rate,
@@ -61,7 +61,7 @@ def feel(ride: Ride, motion: Motion) -> tuple[Jolt, Ride]:
     return jolt, Ride(motion.speed, motion.heading, longitudinal, lateral, yaw_rate, ride.samples + 1)
 
 
-def comfortable(jolt: Jolt) -> jax.Array:
+def is_comfortable(jolt: RideDynamics) -> jax.Array:
     """Returns whether a step is within all bounds of comfort, bool `[A]`."""
     low, high = LONGITUDINAL
     return (

@@ -16,8 +16,8 @@ from jaxmarl_echelon.envs.drive.bank import SceneBank, scene_at
 from jaxmarl_echelon.envs.drive.codes import EDGE
 from jaxmarl_echelon.envs.drive.measures import realism
 from jaxmarl_echelon.envs.drive.state import DriveState
-from jaxmarl_echelon.envs.drive.traffic.road_contacts import edge_distance
-from physics.segments import between
+from jaxmarl_echelon.envs.drive.traffic.road_contacts import road_edge_distance
+from physics.segments import segments_between
 
 FIRST = 10  # sample at which rollouts begin
 ROLLOUTS = 32
@@ -36,7 +36,7 @@ class Poses(NamedTuple):
     present: np.ndarray
 
 
-class Comparison(base.Comparison):
+class DriveComparison(base.Comparison):
     """Compares rollouts of held-out scenes with their recordings, from sample 10 to the last.
 
     In these rollouts goals stop learners and infractions have no effect, so that every learner is present to
@@ -63,7 +63,7 @@ class Comparison(base.Comparison):
         return Poses(jnp.stack([motion.x, motion.y, motion.heading], axis=-1), state.present)
 
     def scores(self, frames: Sequence[Poses]) -> dict[str, float]:
-        """Likelihoods of the recordings, as means over scenes; see `of_scene`.
+        """Likelihoods of the recordings, as means over scenes; see `score_scene`.
 
         Args:
           frames: of each rollout, leaves `[T, episodes, ...]`.
@@ -77,7 +77,7 @@ class Comparison(base.Comparison):
         for episode in range(self.episodes):
             scene = jax.tree.map(np.asarray, scene_at(self.bank, self.first + episode))
             played = (jax.tree.map(lambda x, e=episode: np.asarray(x[:, e]), one) for one in frames)
-            found.append(of_scene(scene, Poses(*map(np.stack, zip(*played, strict=True)))))
+            found.append(score_scene(scene, Poses(*map(np.stack, zip(*played, strict=True)))))
         scored = [one for one in found if one["bodies"]]
         names = [name for name in found[0] if name not in _COUNTS]
         means = {name: _mean([one[name] for one in scored]) for name in names}
@@ -102,7 +102,7 @@ def _mean(values: list[float]) -> float:
     return float(np.mean(defined)) if defined else np.nan
 
 
-def of_scene(scene: SceneBank, played: Poses) -> dict[str, float]:
+def score_scene(scene: SceneBank, played: Poses) -> dict[str, float]:
     """Scores of a scene: likelihood of each feature, displacements, and numbers of bodies.
 
     Evaluates the bodies that the scene asks to be predicted, or its learners if it names none. Of the bodies
@@ -121,8 +121,8 @@ def of_scene(scene: SceneBank, played: Poses) -> dict[str, float]:
     counts = {"bodies": len(chosen), "bodies_not_driven": int((asked & ~learners).sum())}
     if not len(chosen):
         return dict.fromkeys((*realism.FEATURES, "ade", "min_ade"), np.nan) | counts
-    simulated = [features(scene, Poses(*one), chosen) for one in zip(*played, strict=True)]
-    logged = features(scene, recorded, chosen)
+    simulated = [compute_realism_features(scene, Poses(*one), chosen) for one in zip(*played, strict=True)]
+    logged = compute_realism_features(scene, recorded, chosen)
     result = {name: _score(name, simulated, logged) for name in realism.FEATURES}
     away = np.hypot(*np.moveaxis((played.pose - recorded.pose)[:, :, chosen, :2], -1, 0))
     valid = played.present[:, :, chosen] & recorded.present[:, chosen]
@@ -144,7 +144,7 @@ def _score(name: str, simulated: list[dict[str, np.ndarray]], logged: dict[str, 
     return float(np.exp(np.nanmean(logs))) if np.isfinite(logs).any() else np.nan
 
 
-def features(scene: SceneBank, bodies: Poses, chosen: np.ndarray) -> dict[str, np.ndarray]:
+def compute_realism_features(scene: SceneBank, bodies: Poses, chosen: np.ndarray) -> dict[str, np.ndarray]:
     """Features of evaluated bodies, `[F, T]`, flags `[F]`; nan where undefined.
 
     Args:
@@ -153,7 +153,7 @@ def features(scene: SceneBank, bodies: Poses, chosen: np.ndarray) -> dict[str, n
       chosen: `[F]` slots.
     """
     pose = np.where(bodies.present[..., None], bodies.pose, np.nan)
-    moving = realism.kinematics(*np.moveaxis(pose, -1, 0).swapaxes(1, 2))
+    moving = realism.compute_kinematics(*np.moveaxis(pose, -1, 0).swapaxes(1, 2))
     own = pose[:, chosen]
     others = np.broadcast_to(pose[:, None], (len(pose), len(chosen), *pose.shape[1:])).copy()
     others[:, np.arange(len(chosen)), chosen] = np.nan
@@ -205,14 +205,14 @@ def _nearest(own: np.ndarray, others: np.ndarray, size: np.ndarray, other_size: 
 
 @jax.jit
 def _edge_distances(ends: jax.Array, there: jax.Array, points: jax.Array) -> jax.Array:
-    edges = between(ends[:, :2], ends[:, 2:])
-    return jax.lax.map(lambda point: edge_distance(edges, there, point), points)
+    edges = segments_between(ends[:, :2], ends[:, 2:])
+    return jax.lax.map(lambda point: road_edge_distance(edges, there, point), points)
 
 
 def _beyond_edges(scene: SceneBank, pose: np.ndarray, size: np.ndarray) -> np.ndarray:
     """Largest signed distance `[T, F]` of the corners to their nearest road edges; nan for absent bodies."""
     there = np.isfinite(pose[..., 0])
-    corners = realism.corners(
+    corners = realism.box_corners(
         np.where(there[..., None], pose, 0.0), np.broadcast_to(size, (*pose.shape[:2], 2))
     )
     found = np.asarray(_edge_distances(scene.segment, scene.segment_kind == EDGE, corners.astype(np.float32)))

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_echelon.envs.drive.codes import BIKE_LANE, CYCLIST, EDGE, LANE, PEDESTRIAN
-from jaxmarl_echelon.envs.drive.state import Condition
+from jaxmarl_echelon.envs.drive.state import RoadCondition
 from physics.bicycle import Motion
-from physics.segments import Segments
+from physics.segments import RoadSegments
 
 GOAL_SCALE, GOAL_MOST = 100.0, 2.0
 SPEED_SCALE = 20.0
@@ -20,18 +20,18 @@ PUFFER_WIDTH, PUFFER_LENGTH, PUFFER_HALF, PUFFER_THICKNESS = 15.0, 30.0, 100.0, 
 PUFFER_LANE, PUFFER_LINE, PUFFER_EDGE = 0.0, 1.0, 2.0
 
 
-def to_frame(x, y, cos, sin, point_x, point_y) -> tuple[jax.Array, jax.Array]:
+def _turn_into_frame(x, y, cos, sin, point_x, point_y) -> tuple[jax.Array, jax.Array]:
     """Coordinates ahead of and to the left of a pose; all arguments broadcast."""
     dx, dy = point_x - x, point_y - y
     return dx * cos + dy * sin, dy * cos - dx * sin
 
 
-def ego_compact(
-    motion: Motion, goal: jax.Array, size: jax.Array, condition: Condition, ghost: jax.Array
+def compact_ego_features(
+    motion: Motion, goal: jax.Array, size: jax.Array, condition: RoadCondition, ghost: jax.Array
 ) -> list[jax.Array]:
     """The first twelve ego features of the `compact` layout, `[A]` each."""
     cos, sin = jnp.cos(motion.heading), jnp.sin(motion.heading)
-    goal_x, goal_y = to_frame(motion.x, motion.y, cos, sin, goal[:, 0], goal[:, 1])
+    goal_x, goal_y = _turn_into_frame(motion.x, motion.y, cos, sin, goal[:, 0], goal[:, 1])
     lane = condition.lane
     return [
         jnp.clip(goal_x / GOAL_SCALE, -GOAL_MOST, GOAL_MOST),
@@ -49,12 +49,12 @@ def ego_compact(
     ]
 
 
-def ego_puffer(
-    motion: Motion, goal: jax.Array, size: jax.Array, condition: Condition, ghost: jax.Array
+def puffer_ego_features(
+    motion: Motion, goal: jax.Array, size: jax.Array, condition: RoadCondition, ghost: jax.Array
 ) -> list[jax.Array]:
     """The seven ego features of PufferDrive, `[A]` each."""
     cos, sin = jnp.cos(motion.heading), jnp.sin(motion.heading)
-    goal_x, goal_y = to_frame(motion.x, motion.y, cos, sin, goal[:, 0], goal[:, 1])
+    goal_x, goal_y = _turn_into_frame(motion.x, motion.y, cos, sin, goal[:, 0], goal[:, 1])
     return [
         goal_x * PUFFER_GOAL,
         goal_y * PUFFER_GOAL,
@@ -66,7 +66,7 @@ def ego_puffer(
     ]
 
 
-def partners_compact(
+def compact_partner_rows(
     motion: Motion, other: Motion, size: jax.Array, kind: jax.Array, there: jax.Array
 ) -> jax.Array:
     """Rows `[A, P, 9]` of other bodies, leaves `[A, P]`; zeros where `there` is False."""
@@ -85,13 +85,13 @@ def partners_compact(
     return jnp.where(there[..., None], jnp.stack(row, axis=-1), 0.0)
 
 
-def partners_puffer(motion: Motion, other: Motion, size: jax.Array, there: jax.Array) -> jax.Array:
+def puffer_partner_rows(motion: Motion, other: Motion, size: jax.Array, there: jax.Array) -> jax.Array:
     """Rows `[A, P, 7]` of other bodies in PufferDrive's order and scales; leaves of `other` `[A, P]`."""
-    return seen_puffer(motion, puffer_bodies(other, size), there)
+    return turn_puffer_rows(motion, puffer_body_table(other, size), there)
 
 
-def puffer_bodies(motion: Motion, size: jax.Array) -> jax.Array:
-    """Inputs of `seen_puffer` for bodies `[...]` with sizes `[..., 2]`: a `puffer_table` `[..., 14]`."""
+def puffer_body_table(motion: Motion, size: jax.Array) -> jax.Array:
+    """Inputs of `turn_puffer_rows` for bodies `[...]` with sizes `[..., 2]`: a `puffer_table` `[..., 14]`."""
     return puffer_table(
         jnp,
         (motion.x, motion.y),
@@ -100,8 +100,8 @@ def puffer_bodies(motion: Motion, size: jax.Array) -> jax.Array:
     )
 
 
-def puffer_segments(xp, segments: Segments, kind) -> jax.Array:
-    """Inputs of `seen_puffer` for road segments `[...]`: a `puffer_table` `[..., 14]`.
+def puffer_segment_table(xp, segments: RoadSegments, kind) -> jax.Array:
+    """Inputs of `turn_puffer_rows` for road segments `[...]`: a `puffer_table` `[..., 14]`.
 
     Bike lanes count as lanes.
 
@@ -135,7 +135,7 @@ def puffer_table(xp, place, direction, rest) -> jax.Array:
     return xp.stack(columns, axis=-1)
 
 
-def seen_puffer(motion: Motion, rows: jax.Array, there: jax.Array) -> jax.Array:
+def turn_puffer_rows(motion: Motion, rows: jax.Array, there: jax.Array) -> jax.Array:
     """Rows `[A, K, 7]` in the frames of learners `[A]`, from rows `[A, K, 14]` of a `puffer_table`."""
     cos, sin = jnp.cos(motion.heading), jnp.sin(motion.heading)
     none, one, scale = jnp.zeros_like(cos), jnp.ones_like(cos), PUFFER_POSITION
@@ -154,25 +154,25 @@ def seen_puffer(motion: Motion, rows: jax.Array, there: jax.Array) -> jax.Array:
 def _seen_from(motion: Motion, other: Motion) -> tuple[jax.Array, ...]:
     """Position, and cosine and sine of the heading, of other bodies `[A, P]` in the learners' frames."""
     cos, sin = jnp.cos(motion.heading)[:, None], jnp.sin(motion.heading)[:, None]
-    x, y = to_frame(motion.x[:, None], motion.y[:, None], cos, sin, other.x, other.y)
+    x, y = _turn_into_frame(motion.x[:, None], motion.y[:, None], cos, sin, other.x, other.y)
     turn = other.heading - motion.heading[:, None]
     return x, y, jnp.cos(turn), jnp.sin(turn)
 
 
-def roads_compact(motion: Motion, segments: Segments, there: jax.Array) -> jax.Array:
+def compact_road_rows(motion: Motion, segments: RoadSegments, there: jax.Array) -> jax.Array:
     """Rows `[A, K, 5]` of road segments."""
     x, y, cos, sin = _road_from(motion, segments)
     row = [x / POSITION_SCALE, y / POSITION_SCALE, segments.half / HALF_SCALE, cos, sin]
     return jnp.where(there[..., None], jnp.stack(row, axis=-1), 0.0)
 
 
-def roads_puffer(motion: Motion, segments: Segments, kind: jax.Array, there: jax.Array) -> jax.Array:
+def puffer_road_rows(motion: Motion, segments: RoadSegments, kind: jax.Array, there: jax.Array) -> jax.Array:
     """Rows `[A, K, 7]` of road segments in PufferDrive's order and scales."""
-    return seen_puffer(motion, puffer_segments(jnp, segments, kind), there)
+    return turn_puffer_rows(motion, puffer_segment_table(jnp, segments, kind), there)
 
 
-def _road_from(motion: Motion, segments: Segments) -> tuple[jax.Array, ...]:
+def _road_from(motion: Motion, segments: RoadSegments) -> tuple[jax.Array, ...]:
     cos, sin = jnp.cos(motion.heading)[:, None], jnp.sin(motion.heading)[:, None]
-    x, y = to_frame(motion.x[:, None], motion.y[:, None], cos, sin, segments.x, segments.y)
+    x, y = _turn_into_frame(motion.x[:, None], motion.y[:, None], cos, sin, segments.x, segments.y)
     along = segments.cos * cos + segments.sin * sin
     return x, y, along, segments.sin * cos - segments.cos * sin

@@ -23,7 +23,7 @@ PUFFER_PARTNERS = 63
 PUFFER_ROADS = 200
 
 
-class View(NamedTuple):
+class ObservationConfig(NamedTuple):
     """Configuration of the observations.
 
     Attributes:

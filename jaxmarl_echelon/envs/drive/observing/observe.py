@@ -8,19 +8,19 @@ import jax.numpy as jnp
 
 from jaxmarl_echelon.envs.drive.bank import SceneBank
 from jaxmarl_echelon.envs.drive.codes import CELL, CYCLIST, PEDESTRIAN, VIEW_CELL
-from jaxmarl_echelon.envs.drive.conditioning import scaled
+from jaxmarl_echelon.envs.drive.conditioning import scale_conditioned_weight
 from jaxmarl_echelon.envs.drive.observing import features
-from jaxmarl_echelon.envs.drive.observing.layout import COMPACT, PUFFER_PARTNERS, View
+from jaxmarl_echelon.envs.drive.observing.layout import COMPACT, PUFFER_PARTNERS, ObservationConfig
 from jaxmarl_echelon.envs.drive.state import DriveState
 from jaxmarl_echelon.envs.drive.traffic import signals
-from jaxmarl_echelon.envs.drive.traffic.road_contacts import listed
-from physics.bicycle import Drive, Motion
+from jaxmarl_echelon.envs.drive.traffic.road_contacts import look_up_segments
+from physics.bicycle import JerkState, Motion
 from physics.sparse_batch import compute_where, cond_any
 
 ACCELERATION_SCALE, LATERAL_SCALE, STEERING_SCALE = 5.0, 4.0, 0.55
 
 
-def observe(view: View, bank: SceneBank, state: DriveState, steps: int) -> jax.Array:
+def observe_learners(view: ObservationConfig, bank: SceneBank, state: DriveState, steps: int) -> jax.Array:
     """Observations `[A, view.size]` of a state; zeros for learners that are not alive.
 
     Args:
@@ -45,7 +45,7 @@ def observe(view: View, bank: SceneBank, state: DriveState, steps: int) -> jax.A
     return jax.vmap(one)(state.alive, ego, own, slots)
 
 
-class Sight(NamedTuple):
+class VisibleBodies(NamedTuple):
     """Data on an episode's bodies from which observations are gathered.
 
     Attributes:
@@ -64,19 +64,21 @@ class Sight(NamedTuple):
     rows: jax.Array
 
 
-def _sight(view: View, bank: SceneBank, state: DriveState) -> Sight:
+def _sight(view: ObservationConfig, bank: SceneBank, state: DriveState) -> VisibleBodies:
     agents, motion = state.alive.shape[0], state.motion
     size, kind = bank.size[state.scene], bank.type[state.scene]
     if view.layout == COMPACT:
         columns = *motion, size[:, 0], size[:, 1], kind.astype(jnp.float32)
         rows = jnp.stack(columns, axis=-1)
     else:
-        rows = features.puffer_bodies(motion, size)
+        rows = features.puffer_body_table(motion, size)
     shown = state.present.at[:agents].set(state.present[:agents] & ~state.ghost)
-    return Sight(state.scene, motion.x, motion.y, shown, state.ghost, rows)
+    return VisibleBodies(state.scene, motion.x, motion.y, shown, state.ghost, rows)
 
 
-def _written(view: View, bank: SceneBank, sight: Sight, ego: jax.Array, own: Motion, slot) -> jax.Array:
+def _written(
+    view: ObservationConfig, bank: SceneBank, sight: VisibleBodies, ego: jax.Array, own: Motion, slot
+) -> jax.Array:
     """The observation `[view.size]` of one learner, for `compute_where`."""
     own, slot = jax.tree.map(lambda x: x[None], (own, slot))
     shapes = jax.eval_shape(partial(_around, view), bank, sight, own, slot)
@@ -94,20 +96,22 @@ def _joined(ego: jax.Array, parts: list[jax.Array]) -> jax.Array:
     return jnp.concatenate([ego, *(part.reshape(ego.shape[0], -1) for part in parts)], axis=-1)
 
 
-def _around(view: View, bank: SceneBank, sight: Sight, own: Motion, slots: jax.Array) -> list[jax.Array]:
+def _around(
+    view: ObservationConfig, bank: SceneBank, sight: VisibleBodies, own: Motion, slots: jax.Array
+) -> list[jax.Array]:
     """Features of nearby bodies and roads for learners `[A]`, `[A, rows, F]` each."""
     if view.layout == COMPACT:
         return [_partners(view, sight, own, slots), *_roads(view, bank, sight.scene, own)]
     return [_partners_in_order(view, sight, own, slots), _spiral(bank, sight.scene, own)]
 
 
-def _ego(view: View, bank: SceneBank, state: DriveState, own: Motion, steps: int) -> jax.Array:
+def _ego(view: ObservationConfig, bank: SceneBank, state: DriveState, own: Motion, steps: int) -> jax.Array:
     agents = state.alive.shape[0]
     size, kind = bank.size[state.scene][:agents], bank.type[state.scene][:agents]
-    write = features.ego_compact if view.layout == COMPACT else features.ego_puffer
+    write = features.compact_ego_features if view.layout == COMPACT else features.puffer_ego_features
     columns = write(own, state.goal, size, state.condition, state.ghost)
     if view.jerk:
-        drive: Drive = state.memory
+        drive: JerkState = state.memory
         columns += [
             drive.steering / STEERING_SCALE,
             drive.longitudinal / ACCELERATION_SCALE,
@@ -118,14 +122,14 @@ def _ego(view: View, bank: SceneBank, state: DriveState, own: Motion, steps: int
     if view.types:
         columns += [kind == CYCLIST, kind == PEDESTRIAN]
     if view.lights is not None:
-        light = signals.ahead(bank, state.scene, view.lights + state.step, own, size[:, 0])
+        light = signals.find_next_lights(bank, state.scene, view.lights + state.step, own, size[:, 0])
         columns += [light.gap / signals.REACH, light.red, light.found]
-    columns += [scaled(name, state.drawn[name]) for name in view.condition]
+    columns += [scale_conditioned_weight(name, state.drawn[name]) for name in view.condition]
     return jnp.stack([jnp.asarray(column, jnp.float32) for column in columns], axis=-1)
 
 
-def nearest(
-    sight: Sight, own: Motion, slots: jax.Array, rows: int, reach: float
+def select_nearest_bodies(
+    sight: VisibleBodies, own: Motion, slots: jax.Array, rows: int, reach: float
 ) -> tuple[jax.Array, jax.Array]:
     """Slots `[A, rows]` of the visible bodies nearest to learners, nearest first, and whether they exist.
 
@@ -136,8 +140,8 @@ def nearest(
     return _padded(index, rows), _padded(found > -jnp.inf, rows)
 
 
-def in_order(
-    sight: Sight, own: Motion, slots: jax.Array, rows: int, reach: float
+def select_bodies_by_slot(
+    sight: VisibleBodies, own: Motion, slots: jax.Array, rows: int, reach: float
 ) -> tuple[jax.Array, jax.Array]:
     """Slots `[A, rows]` of the visible bodies with the lowest slots, and whether they exist."""
     seen = _seen(sight, own, slots, reach)[1]
@@ -146,7 +150,7 @@ def in_order(
     return _padded(jnp.minimum(index, bodies - 1), rows), _padded(index < bodies, rows)
 
 
-def _seen(sight: Sight, own: Motion, slots: jax.Array, reach: float) -> tuple[jax.Array, jax.Array]:
+def _seen(sight: VisibleBodies, own: Motion, slots: jax.Array, reach: float) -> tuple[jax.Array, jax.Array]:
     """Squared distances `[A, N]` from learners in `slots` to bodies, and whether the bodies are visible."""
     squared = (sight.x - own.x[:, None]) ** 2 + (sight.y - own.y[:, None]) ** 2
     apart = slots[:, None] != jnp.arange(sight.x.shape[0])
@@ -157,25 +161,27 @@ def _padded(values: jax.Array, rows: int) -> jax.Array:
     return jnp.pad(values, ((0, 0), (0, rows - values.shape[-1])))
 
 
-def _partners(view: View, sight: Sight, own: Motion, slots: jax.Array) -> jax.Array:
-    index, there = nearest(sight, own, slots, view.partners, view.reach)
+def _partners(view: ObservationConfig, sight: VisibleBodies, own: Motion, slots: jax.Array) -> jax.Array:
+    index, there = select_nearest_bodies(sight, own, slots, view.partners, view.reach)
     rows = sight.rows.at[index].get(mode="promise_in_bounds")
     other = Motion(*jnp.moveaxis(rows[..., :4], -1, 0))
-    return features.partners_compact(own, other, rows[..., 4:6], rows[..., 6], there)
+    return features.compact_partner_rows(own, other, rows[..., 4:6], rows[..., 6], there)
 
 
-def _partners_in_order(view: View, sight: Sight, own: Motion, slots: jax.Array) -> jax.Array:
+def _partners_in_order(
+    view: ObservationConfig, sight: VisibleBodies, own: Motion, slots: jax.Array
+) -> jax.Array:
     """Rows of all other bodies in reach in the order of their slots, packed to the front."""
-    index, there = in_order(sight, own, slots, PUFFER_PARTNERS, view.reach)
-    return features.seen_puffer(own, sight.rows.at[index].get(mode="promise_in_bounds"), there)
+    index, there = select_bodies_by_slot(sight, own, slots, PUFFER_PARTNERS, view.reach)
+    return features.turn_puffer_rows(own, sight.rows.at[index].get(mode="promise_in_bounds"), there)
 
 
-def _roads(view: View, bank: SceneBank, scene: jax.Array, own: Motion) -> list[jax.Array]:
+def _roads(view: ObservationConfig, bank: SceneBank, scene: jax.Array, own: Motion) -> list[jax.Array]:
     parts = []
     for table, rows in ((bank.view_lanes, view.lanes), (bank.view_edges, view.edges)):
         if rows:
-            found = listed(bank, table[..., :rows], scene, own.x, own.y, VIEW_CELL)
-            parts.append(features.roads_compact(own, found.segments, found.there))
+            found = look_up_segments(bank, table[..., :rows], scene, own.x, own.y, VIEW_CELL)
+            parts.append(features.compact_road_rows(own, found.segments, found.there))
     return parts
 
 
@@ -190,4 +196,4 @@ def _spiral(bank: SceneBank, scene: jax.Array, own: Motion) -> jax.Array:
     column, row = jnp.moveaxis(jnp.clip(place, 0, last), -1, 0)
     index = bank.spiral.at[scene, row, column].get(mode="promise_in_bounds").astype(jnp.int32)
     rows = bank.spiral_row.at[scene, jnp.maximum(index, 0)].get(mode="promise_in_bounds")
-    return features.seen_puffer(own, rows, (index >= 0) & inside[:, None])
+    return features.turn_puffer_rows(own, rows, (index >= 0) & inside[:, None])

@@ -10,7 +10,7 @@ import numpy as np
 from jaxmarl_echelon.envs.drive.codes import CELL
 from jaxmarl_echelon.envs.drive.observing import features
 from jaxmarl_echelon.envs.drive.observing.layout import PUFFER_ROADS
-from physics.segments import Segments
+from physics.segments import RoadSegments
 
 REACH = 10  # cells to each side
 
@@ -48,8 +48,8 @@ def spiral_rows(segment: np.ndarray, kind: np.ndarray) -> np.ndarray:
     length = np.hypot(along[..., 0], along[..., 1])[..., None]
     unit = along / np.where(length > 0, length, 1.0)
     middle = (segment[..., :2] + segment[..., 2:]) / 2
-    parts = Segments(middle[..., 0], middle[..., 1], length[..., 0] / 2, unit[..., 0], unit[..., 1])
-    return features.puffer_segments(np, parts, kind).astype(np.float32)
+    parts = RoadSegments(middle[..., 0], middle[..., 1], length[..., 0] / 2, unit[..., 0], unit[..., 1])
+    return features.puffer_segment_table(np, parts, kind).astype(np.float32)
 
 
 def spiral_tables(

@@ -12,15 +12,15 @@ from matplotlib.figure import Figure
 from jaxmarl_echelon.envs.drive import codes
 from jaxmarl_echelon.envs.drive.bank import SceneBank, scene_at
 from jaxmarl_echelon.envs.drive.scenes.files import export
-from jaxmarl_echelon.envs.drive.scenes.generated.generate import generate
-from jaxmarl_echelon.envs.drive.scenes.library import Scenes, interleaved, scenes
+from jaxmarl_echelon.envs.drive.scenes.generated.generate import generate_scene
+from jaxmarl_echelon.envs.drive.scenes.library import Scenes, interleave_kinds, load_scenes
 from jaxmarl_echelon.envs.drive.scenes.settings import SceneSettings
-from jaxmarl_echelon.envs.drive.view.road_drawing import draw_recording, extent
+from jaxmarl_echelon.envs.drive.view.road_drawing import draw_recording, scene_extent
 
 _INCHES = 10.0
 
 
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
+def _parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m jaxmarl_echelon.envs.drive.scenes",
@@ -43,7 +43,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line; raises a one-line ValueError for invalid arguments or scenes."""
-    given = parse(sys.argv[1:] if arguments is None else arguments)
+    given = _parse_arguments(sys.argv[1:] if arguments is None else arguments)
     chosen = SceneSettings(
         scenes=given.scenes,
         maps=given.maps,
@@ -56,22 +56,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
         control=given.control,
         cache=None,
     )
-    found = scenes(chosen)
+    found = load_scenes(chosen)
     print(*found.lines, sep="\n")
     for index, name in enumerate(found.names):
         scene = scene_at(found.bank, index)
-        print(f"{name}: {described(scene)}")
+        print(f"{name}: {_describe_scene(scene)}")
         if given.out:
-            picture(scene, Path(given.out) / f"{Path(name).name}.png", f"{name}: {described(scene)}")
+            _draw_scene(
+                scene, Path(given.out) / f"{Path(name).name}.png", f"{name}: {_describe_scene(scene)}"
+            )
     if given.export:
-        export_generated(chosen, found, Path(given.export))
+        _export_generated_scenes(chosen, found, Path(given.export))
 
 
-def described(scene: SceneBank) -> str:
+def _describe_scene(scene: SceneBank) -> str:
     """Returns a one-line summary of a scene."""
     kinds = Counter(scene.segment_kind.tolist())
     types = scene.type[scene.recorded.any(0)]
-    low, high = extent(scene)
+    low, high = scene_extent(scene)
     bodies = ", ".join(f"{(types == code).sum()} {name}s" for code, name in enumerate(codes.TYPES))
     return (
         f"{scene.learner.sum()} learners; {bodies}; "
@@ -81,9 +83,9 @@ def described(scene: SceneBank) -> str:
     )
 
 
-def picture(scene: SceneBank, path: Path, title: str) -> None:
+def _draw_scene(scene: SceneBank, path: Path, title: str) -> None:
     """Draws one scene into a PNG file."""
-    low, high = extent(scene)
+    low, high = scene_extent(scene)
     wide, tall = (high - low) / (high - low).max() * _INCHES
     figure = Figure((max(wide, 4.0), max(tall, 3.0)), layout="constrained")
     FigureCanvasAgg(figure)
@@ -94,7 +96,7 @@ def picture(scene: SceneBank, path: Path, title: str) -> None:
     figure.savefig(path, dpi=110)
 
 
-def export_generated(chosen: SceneSettings, found: Scenes, folder: Path) -> None:
+def _export_generated_scenes(chosen: SceneSettings, found: Scenes, folder: Path) -> None:
     """Writes generated scenes as JSON files.
 
     Raises:
@@ -103,10 +105,10 @@ def export_generated(chosen: SceneSettings, found: Scenes, folder: Path) -> None
     if chosen.scenes != "generated":
         raise ValueError(f"--export: scenes={chosen.scenes} cannot be exported; allowed: generated")
     folder.mkdir(parents=True, exist_ok=True)
-    kinds = interleaved(chosen.kinds, chosen.maps)
+    kinds = interleave_kinds(chosen.kinds, chosen.maps)
     for index, name in enumerate(found.names):
-        scene = generate(chosen.map_seed, index, kinds[index], chosen.slots, chosen.goal_sample)
-        export.write(scene, folder / f"{name}.json")
+        scene = generate_scene(chosen.map_seed, index, kinds[index], chosen.slots, chosen.goal_sample)
+        export.write_scene(scene, folder / f"{name}.json")
 
 
 def script() -> None:

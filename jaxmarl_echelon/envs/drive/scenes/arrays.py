@@ -10,27 +10,29 @@ import numpy as np
 
 from jaxmarl_echelon.envs.drive import codes
 from jaxmarl_echelon.envs.drive.scenes import learners
-from jaxmarl_echelon.envs.drive.scenes.gates import light_gates, sign_gates
-from jaxmarl_echelon.envs.drive.scenes.lanes import Segments, segments_of, whole_segments
-from jaxmarl_echelon.envs.drive.scenes.learners import Cast, Casting
-from jaxmarl_echelon.envs.drive.scenes.raw_scene import NO_LIMIT, HostScene, Route
-from physics.polylines import arcs, distance, distinct, headings
-from physics.segment_tables import Grid, grid_over, near, nearest
+from jaxmarl_echelon.envs.drive.scenes.gates import make_light_gates, make_sign_gates
+from jaxmarl_echelon.envs.drive.scenes.lanes import SceneSegments, make_segments, make_uncut_segments
+from jaxmarl_echelon.envs.drive.scenes.learners import SlotAssignment, SlotSettings
+from jaxmarl_echelon.envs.drive.scenes.raw_scene import NO_LIMIT, RawScene, Route
+from physics.polylines import arc_lengths, drop_repeated_points, point_headings, segment_distance
+from physics.segment_tables import Grid, grid_over, list_nearest_segments, list_segments_in_reach
 
 VERSION = 3  # of the construction of arrays; part of the cache key of banks
 Arrays = dict[str, np.ndarray]
 _ROUND = 64  # segments and lanes of a bank are padded to multiples of this
 
 
-def arrays_of(scene: HostScene, casting: Casting, max_segments: int = 8192) -> tuple[Arrays, Cast]:
+def build_scene_arrays(
+    scene: RawScene, casting: SlotSettings, max_segments: int = 8192
+) -> tuple[Arrays, SlotAssignment]:
     """Builds the unpadded arrays of `bank.SceneBank` for one scene, and its assignment of bodies to slots.
 
     Raises:
       ValueError: one line, for more segments than allowed.
     """
-    who = learners.cast(scene, casting)
+    who = learners.assign_slots(scene, casting)
     middle = scene.middle
-    roads = segments_of(scene.roads, middle)
+    roads = make_segments(scene.roads, middle)
     if len(roads.segment) > max_segments:
         raise ValueError(f"{len(roads.segment)} segments, env.max_segments={max_segments}")
     slots = np.full(casting.bodies, -1)
@@ -39,13 +41,13 @@ def arrays_of(scene: HostScene, casting: Casting, max_segments: int = 8192) -> t
     size = np.concatenate([scene.size[:, :2] * casting.body_scale, np.zeros((1, 2))])[slots]
     reach = np.hypot(*size.T).max() / 2
     return {
-        **_bodies(scene, who, slots, middle, learners.goals(scene, casting)),
+        **_bodies(scene, who, slots, middle, learners.find_goals(scene, casting)),
         "learner": np.arange(casting.agents) < len(who.learners),
         "size": size,
         **_routes(scene, who, slots, middle),
         **_lights(scene, roads, middle),
         **_roads(roads),
-        **dict(zip(("whole", "whole_kind"), whole_segments(scene.roads, middle), strict=True)),
+        **dict(zip(("whole", "whole_kind"), make_uncut_segments(scene.roads, middle), strict=True)),
         **_tables(roads, reach),
         "sign": np.concatenate(
             [
@@ -56,7 +58,9 @@ def arrays_of(scene: HostScene, casting: Casting, max_segments: int = 8192) -> t
     }, who
 
 
-def _bodies(scene: HostScene, who: Cast, slots: np.ndarray, middle: np.ndarray, goal: np.ndarray) -> Arrays:
+def _bodies(
+    scene: RawScene, who: SlotAssignment, slots: np.ndarray, middle: np.ndarray, goal: np.ndarray
+) -> Arrays:
     position, heading, speed = scene.position - middle, scene.heading, scene.speed
     recording = np.stack([*np.moveaxis(position, -1, 0), heading, speed], axis=-1)
     recording[who.stands] = _standing(recording[who.stands], scene.valid[who.stands])
@@ -78,16 +82,16 @@ def _standing(recording: np.ndarray, valid: np.ndarray) -> np.ndarray:
     return np.broadcast_to(pose * [1, 1, 1, 0], recording.shape)
 
 
-def _routes(scene: HostScene, who: Cast, slots: np.ndarray, middle: np.ndarray) -> Arrays:
+def _routes(scene: RawScene, who: SlotAssignment, slots: np.ndarray, middle: np.ndarray) -> Arrays:
     can = learners.is_driven(scene, who)
     known = scene.routes or (None,) * len(scene.type)
     found = {
-        slot: known[body] or recorded_way(scene, body)
+        slot: known[body] or _make_recorded_route(scene, body)
         for slot, body in enumerate(slots)
         if body >= 0 and can[body]
     }
     gates = {
-        slot: sorted([*route.gates, *light_gates(scene, route)], key=lambda gate: gate.arc)
+        slot: sorted([*route.gates, *make_light_gates(scene, route)], key=lambda gate: gate.arc)
         for slot, route in found.items()
     }
     most = max([1, *map(len, gates.values())])
@@ -118,7 +122,7 @@ def _routes(scene: HostScene, who: Cast, slots: np.ndarray, middle: np.ndarray) 
     }
 
 
-def recorded_way(scene: HostScene, body: int) -> Route:
+def _make_recorded_route(scene: RawScene, body: int) -> Route:
     """Returns the recorded path of a body as a route, with the stop signs on it.
 
     Points less than 0.5 m from the previous kept point are dropped, as their direction is uncertain.
@@ -132,11 +136,11 @@ def recorded_way(scene: HostScene, body: int) -> Route:
     if len(points) == 1:
         first = scene.heading[body, scene.valid[body].argmax()]
         points = np.stack([points[0], points[0] + [np.cos(first), np.sin(first)]])
-    way = Route(points, wanted_speed(scene, body, points))
-    return replace(way, gates=tuple(sign_gates(scene, way)))
+    way = Route(points, _find_desired_speeds(scene, body, points))
+    return replace(way, gates=tuple(make_sign_gates(scene, way)))
 
 
-def wanted_speed(scene: HostScene, body: int, points: np.ndarray) -> np.ndarray:
+def _find_desired_speeds(scene: RawScene, body: int, points: np.ndarray) -> np.ndarray:
     """Desired speeds `[P]` of a driver at points of a recorded path, m/s.
 
     The speed limit of the lane at the point if the file gives one; else the highest speed of the body's
@@ -148,22 +152,26 @@ def wanted_speed(scene: HostScene, body: int, points: np.ndarray) -> np.ndarray:
         return np.full(len(points), own)
     segments = np.concatenate([np.concatenate([r.points[:-1], r.points[1:]], axis=1) for r in lanes])
     limit = np.repeat([road.limit for road in lanes], [len(road.points) - 1 for road in lanes])
-    turn = headings(points)[:, None] - np.arctan2(*(segments[:, 2:] - segments[:, :2]).T[::-1])
-    beside = distance(points[:, None], segments)
+    turn = point_headings(points)[:, None] - np.arctan2(*(segments[:, 2:] - segments[:, :2]).T[::-1])
+    beside = segment_distance(points[:, None], segments)
     beside = np.where((np.cos(turn) > 0.5) & (beside <= codes.LANE_REACH), beside, np.inf)
     return np.where(np.isfinite(beside).any(1), limit[beside.argmin(1)], own)
 
 
 def _evenly(way: Route, middle: np.ndarray) -> tuple[np.ndarray, float]:
     """Resamples a route at `codes.ROUTE_POINTS` equal distances: `[R, 4]`, and the distance."""
-    points = distinct(way.points)
-    along = arcs(points)
+    points = drop_repeated_points(way.points)
+    along = arc_lengths(points)
     at = np.linspace(0.0, along[-1], codes.ROUTE_POINTS)
-    columns = *(points - middle).T, headings(points), np.interp(along, arcs(way.points), way.limit)
+    columns = (
+        *(points - middle).T,
+        point_headings(points),
+        np.interp(along, arc_lengths(way.points), way.limit),
+    )
     return np.stack([np.interp(at, along, column) for column in columns], axis=1), at[1]
 
 
-def _lights(scene: HostScene, roads: Segments, middle: np.ndarray) -> Arrays:
+def _lights(scene: RawScene, roads: SceneSegments, middle: np.ndarray) -> Arrays:
     samples = scene.valid.shape[1]
     lanes = [road.id for road in roads.roads]
     return {
@@ -173,7 +181,7 @@ def _lights(scene: HostScene, roads: Segments, middle: np.ndarray) -> Arrays:
     }
 
 
-def _roads(roads: Segments) -> Arrays:
+def _roads(roads: SceneSegments) -> Arrays:
     most = max([1, *map(len, roads.next)])
     following = np.full((len(roads.next), most), -1)
     for lane, to in enumerate(roads.next):
@@ -191,23 +199,36 @@ def _roads(roads: Segments) -> Arrays:
     }
 
 
-def _tables(roads: Segments, reach: float) -> Arrays:
+def _tables(roads: SceneSegments, reach: float) -> Arrays:
     # In float32, as in the simulation; a margin of 1 mm covers its rounding.
     segment = roads.segment.astype(np.float32).astype(float)
     bounding = np.isin(roads.kind, (codes.LANE, codes.BIKE_LANE, codes.EDGE, codes.LINE))
     grid = grid_over(segment[bounding], codes.CELL)
     view = Grid(grid.origin, -(-grid.columns // 2), -(-grid.rows // 2), codes.VIEW_CELL)
     return {
-        "near_edges": _of(near, roads, segment, (codes.EDGE,), grid, reach + 1e-3),
-        "near_lanes": _of(near, roads, segment, (codes.LANE, codes.BIKE_LANE), grid, codes.LANE_REACH + 1e-3),
-        "view_edges": _of(nearest, roads, segment, (codes.EDGE,), view, codes.VIEW_EDGES, codes.VIEW_REACH),
-        "view_lanes": _of(nearest, roads, segment, (codes.LANE,), view, codes.VIEW_LANES, codes.VIEW_REACH),
+        "near_edges": _of(list_segments_in_reach, roads, segment, (codes.EDGE,), grid, reach + 1e-3),
+        "near_lanes": _of(
+            list_segments_in_reach,
+            roads,
+            segment,
+            (codes.LANE, codes.BIKE_LANE),
+            grid,
+            codes.LANE_REACH + 1e-3,
+        ),
+        "view_edges": _of(
+            list_nearest_segments, roads, segment, (codes.EDGE,), view, codes.VIEW_EDGES, codes.VIEW_REACH
+        ),
+        "view_lanes": _of(
+            list_nearest_segments, roads, segment, (codes.LANE,), view, codes.VIEW_LANES, codes.VIEW_REACH
+        ),
         "origin": grid.origin,
         "cells": np.array([grid.columns, grid.rows]),
     }
 
 
-def _of(table, roads: Segments, segment: np.ndarray, kinds: tuple[int, ...], grid: Grid, *how) -> np.ndarray:
+def _of(
+    table, roads: SceneSegments, segment: np.ndarray, kinds: tuple[int, ...], grid: Grid, *how
+) -> np.ndarray:
     """A table of the segments of some kinds, with ids among all segments."""
     ids = np.flatnonzero(np.isin(roads.kind, kinds))
     found = table(grid, segment[ids], *how)
@@ -236,7 +257,7 @@ _ROUNDED_LANES = ("lane_next", "lane_first", "lane_last", "lane_length", "lane_l
 _AT_LEAST_ONE = ("junction", "light_lane", "light_point", "sign")
 
 
-def stack(scenes: Sequence[Arrays]) -> Arrays:
+def stack_scenes(scenes: Sequence[Arrays]) -> Arrays:
     """Pads the arrays of scenes to the largest size of each axis and stacks them."""
     return {name: _stacked(name, [scene[name] for scene in scenes]) for name in ARRAYS}
 

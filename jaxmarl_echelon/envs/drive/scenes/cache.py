@@ -12,27 +12,27 @@ from pathlib import Path
 
 import numpy as np
 
-Kept = tuple[dict[str, np.ndarray], dict]
+CachedScenes = tuple[dict[str, np.ndarray], dict]
 _BROKEN = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
 
 
-def cache_folder() -> Path:
+def _find_cache_folder() -> Path:
     """Folder of cached banks: `$XDG_CACHE_HOME/jaxmarl_echelon/drive`, by default in `~/.cache`."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "jaxmarl_echelon" / "drive"
 
 
-def kept(cache: str | Path | None, content: object, make: Callable[[], Kept]) -> Kept:
+def load_or_make(cache: str | Path | None, content: object, make: Callable[[], CachedScenes]) -> CachedScenes:
     """Calls `make()`, or returns its cached result for the same content hash.
 
     Args:
-      cache: folder, "auto" for `cache_folder()`, None to disable the cache.
+      cache: folder, "auto" for `_find_cache_folder()`, None to disable the cache.
       content: all inputs of the result, as JSON values.
       make: returns arrays and facts (JSON values).
     """
     if cache is None:
         return make()
-    folder = cache_folder() if cache == "auto" else Path(cache).expanduser()
+    folder = _find_cache_folder() if cache == "auto" else Path(cache).expanduser()
     name = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
     path = folder / f"{name}.npz"
     with suppress(*_BROKEN):
@@ -45,7 +45,7 @@ def kept(cache: str | Path | None, content: object, make: Callable[[], Kept]) ->
     return arrays, facts
 
 
-def _load(path: Path) -> Kept:
+def _load(path: Path) -> CachedScenes:
     with np.load(path, allow_pickle=False) as stored:
         facts = json.loads(str(stored["facts"]))
         return {name: stored[name] for name in stored.files if name != "facts"}, facts

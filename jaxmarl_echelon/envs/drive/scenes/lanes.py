@@ -10,13 +10,13 @@ import numpy as np
 
 from jaxmarl_echelon.envs.drive.codes import BIKE_LANE, CROSSWALK, EDGE, LANE, LINE
 from jaxmarl_echelon.envs.drive.scenes.raw_scene import BIKE_ELEMENT, Road
-from physics.polylines import cut, distinct, thin
+from physics.polylines import cut_polyline, drop_repeated_points, thin_polyline
 
 LONGEST = 10.0  # m, of a segment
 JOINT = 0.1  # m and rad, largest gaps between the end of a lane and the start of its successor
 
 
-class Segments(NamedTuple):
+class SceneSegments(NamedTuple):
     """Segments of a scene and its lane graph; M segments, L lanes. See `bank.SceneBank` for the fields.
 
     `roads` are the map elements of the lanes.
@@ -34,7 +34,7 @@ class Segments(NamedTuple):
     roads: tuple[Road, ...]
 
 
-def segments_of(roads: tuple[Road, ...], middle: np.ndarray) -> Segments:
+def make_segments(roads: tuple[Road, ...], middle: np.ndarray) -> SceneSegments:
     """Thins and cuts map elements into segments: lanes first, then edges, lines and crosswalks.
 
     Polylines of length 0 are dropped.
@@ -47,7 +47,7 @@ def segments_of(roads: tuple[Road, ...], middle: np.ndarray) -> Segments:
         (
             (kind, pieces, road)
             for road in roads
-            if (kind := kind_of(road)) is not None and len(pieces := _pieces(road, kind, middle))
+            if (kind := _find_kind(road)) is not None and len(pieces := _pieces(road, kind, middle))
         ),
         key=lambda one: _ORDER.index(one[0]),
     )
@@ -62,7 +62,7 @@ def segments_of(roads: tuple[Road, ...], middle: np.ndarray) -> Segments:
     length = np.hypot(*(segment[:, 2:] - segment[:, :2]).T)
     along = np.cumsum(length) - length
     arc = np.where(lane >= 0, along - along[first[lane]] if len(lanes) else 0.0, 0.0)
-    return Segments(
+    return SceneSegments(
         segment,
         kind,
         lane,
@@ -71,7 +71,7 @@ def segments_of(roads: tuple[Road, ...], middle: np.ndarray) -> Segments:
         last - 1,
         np.array([length[a:b].sum() for a, b in zip(first, last, strict=True)]),
         np.array([0.0 if road.limit is None else road.limit for _, road in lanes]),
-        successors([road.points for _, road in lanes]),
+        _find_successors([road.points for _, road in lanes]),
         tuple(road for _, road in lanes),
     )
 
@@ -80,7 +80,7 @@ _ORDER = (LANE, BIKE_LANE, EDGE, LINE, CROSSWALK)
 _KINDS = {"lane": LANE, "road_line": LINE, "road_edge": EDGE, "crosswalk": CROSSWALK}
 
 
-def kind_of(road: Road) -> int | None:
+def _find_kind(road: Road) -> int | None:
     """Returns the kind of an element's segments; None for elements without segments."""
     return BIKE_LANE if road.kind == "lane" and road.element == BIKE_ELEMENT else _KINDS.get(road.kind)
 
@@ -88,11 +88,11 @@ def kind_of(road: Road) -> int | None:
 def _pieces(road: Road, kind: int, middle: np.ndarray) -> np.ndarray:
     points = road.points - middle
     if kind == CROSSWALK:
-        return cut(np.concatenate([points, points[:1]]), LONGEST)
-    return cut(points[thin(points)], LONGEST)
+        return cut_polyline(np.concatenate([points, points[:1]]), LONGEST)
+    return cut_polyline(points[thin_polyline(points)], LONGEST)
 
 
-def whole_segments(roads: tuple[Road, ...], middle: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def make_uncut_segments(roads: tuple[Road, ...], middle: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Uncut segments `[W, 4]` of thinned lanes, lines and edges in the scene's order, and their kinds `[W]`.
 
     Includes segments of length 0.
@@ -103,19 +103,19 @@ def whole_segments(roads: tuple[Road, ...], middle: np.ndarray) -> tuple[np.ndar
     """
     segments, kinds = [np.zeros((0, 4))], []
     for road in roads:
-        kind = kind_of(road)
+        kind = _find_kind(road)
         if kind in (LANE, BIKE_LANE, EDGE, LINE):
-            points = (road.points - middle)[thin(road.points)]
+            points = (road.points - middle)[thin_polyline(road.points)]
             segments.append(np.concatenate([points[:-1], points[1:]], axis=1))
             kinds += [kind] * (len(points) - 1)
     return np.concatenate(segments), np.array(kinds, int)
 
 
-def successors(lanes: Sequence[np.ndarray]) -> tuple[tuple[int, ...], ...]:
+def _find_successors(lanes: Sequence[np.ndarray]) -> tuple[tuple[int, ...], ...]:
     """Returns each lane's successors, ascending; `lanes` are the points of lanes before thinning."""
     if not lanes:
         return ()
-    ends = [distinct(points) for points in lanes]
+    ends = [drop_repeated_points(points) for points in lanes]
     starts, stops = (np.array([points[nth] for points in ends]) for nth in (0, -1))
     first = np.array([_heading(points[0], points[1]) for points in ends])
     last = np.array([_heading(points[-2], points[-1]) for points in ends])

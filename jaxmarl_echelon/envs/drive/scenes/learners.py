@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxmarl_echelon.envs.drive.codes import PEDESTRIAN, VEHICLE
-from jaxmarl_echelon.envs.drive.scenes.raw_scene import SAMPLES, HostScene
-from physics.boxes import overlap
+from jaxmarl_echelon.envs.drive.scenes.raw_scene import SAMPLES, RawScene
+from physics.boxes import boxes_overlap
 
 CONTROLS = ("vehicles", "agents", "sdc", "all")
 MOVES = 1.0  # m; bodies that never get farther from their start count as standing
 
 
 @dataclass(frozen=True)
-class Casting:
+class SlotSettings:
     """Settings of the assignment of bodies to slots.
 
     Attributes:
@@ -39,7 +39,7 @@ class Casting:
 
 
 @dataclass(frozen=True)
-class Cast:
+class SlotAssignment:
     """Bodies of a scene by their role.
 
     Attributes:
@@ -60,7 +60,7 @@ class Cast:
         return sum(self.dropped.values())
 
 
-def cast(scene: HostScene, casting: Casting) -> Cast:
+def assign_slots(scene: RawScene, casting: SlotSettings) -> SlotAssignment:
     """Chooses learners and scripted bodies.
 
     Candidates for learners are ordered by: the recording car, bodies to be predicted, moving bodies. The
@@ -69,17 +69,17 @@ def cast(scene: HostScene, casting: Casting) -> Cast:
     dropped, as are those not recorded within the episode.
     """
     start = casting.init_step
-    away = np.hypot(*(goals(scene, casting) - _pose_at(scene, start)).T)
+    away = np.hypot(*(find_goals(scene, casting) - _pose_at(scene, start)).T)
     stands = away < casting.min_goal_distance
     may = _controlled(scene, casting.control) & scene.valid[:, start]
     if casting.control != "all":
-        may &= ~stands & ~scene.expert & ~overlapping(scene, start)
+        may &= ~stands & ~scene.expert & ~_find_overlapping(scene, start)
     bodies = np.arange(len(may))
-    predicted, moves = np.isin(bodies, scene.predict), moving(scene, casting)
+    predicted, moves = np.isin(bodies, scene.predict), _find_moving(scene, casting)
     order = np.lexsort((~moves, ~predicted, bodies != scene.sdc))
     learners = order[may[order]][: casting.agents]
     others = np.setdiff1d(np.flatnonzero(scene.valid[:, start : casting.last + 1].any(1)), learners)
-    keys = nearness(scene, casting, learners), ~moves, ~predicted, bodies != scene.sdc
+    keys = distance_to_learners(scene, casting, learners), ~moves, ~predicted, bodies != scene.sdc
     ranked = others[np.lexsort([key[others] for key in keys])]
     room = casting.bodies - casting.agents
     stands[learners] = False
@@ -89,10 +89,10 @@ def cast(scene: HostScene, casting: Casting) -> Cast:
         "moving bodies": int((moves & ~predicted)[out].sum()),
         "standing bodies": int((~moves & ~predicted)[out].sum()),
     }
-    return Cast(learners, np.sort(ranked[:room]), stands, dropped)
+    return SlotAssignment(learners, np.sort(ranked[:room]), stands, dropped)
 
 
-def goals(scene: HostScene, casting: Casting) -> np.ndarray:
+def find_goals(scene: RawScene, casting: SlotSettings) -> np.ndarray:
     """Goals `[n, 2]`; those at the end of a recording move to the last valid sample of the episode."""
     if scene.recorded_goal is None:
         return scene.goal
@@ -103,7 +103,7 @@ def goals(scene: HostScene, casting: Casting) -> np.ndarray:
     return np.where(cut[:, None], there, scene.goal)
 
 
-def moving(scene: HostScene, casting: Casting) -> np.ndarray:
+def _find_moving(scene: RawScene, casting: SlotSettings) -> np.ndarray:
     """Bodies `[n]` that are more than `MOVES` from their start at some sample of the episode, bool."""
     first = _pose_at(scene, casting.init_step)
     inside = slice(casting.init_step, casting.last + 1)
@@ -111,7 +111,7 @@ def moving(scene: HostScene, casting: Casting) -> np.ndarray:
     return ((away > MOVES) & scene.valid[:, inside]).any(1)
 
 
-def nearness(scene: HostScene, casting: Casting, learners: np.ndarray) -> np.ndarray:
+def distance_to_learners(scene: RawScene, casting: SlotSettings, learners: np.ndarray) -> np.ndarray:
     """Least distance `[n]` to a learner in the episode, m; inf for bodies never present with a learner."""
     inside = slice(casting.init_step, casting.last + 1)
     position, valid = scene.position[:, inside], scene.valid[:, inside]
@@ -122,13 +122,13 @@ def nearness(scene: HostScene, casting: Casting, learners: np.ndarray) -> np.nda
     return least
 
 
-def _controlled(scene: HostScene, control: str) -> np.ndarray:
+def _controlled(scene: RawScene, control: str) -> np.ndarray:
     if control == "sdc":
         return np.arange(len(scene.type)) == scene.sdc
     return scene.type == VEHICLE if control == "vehicles" else np.ones(len(scene.type), bool)
 
 
-def _pose_at(scene: HostScene, start: int) -> np.ndarray:
+def _pose_at(scene: RawScene, start: int) -> np.ndarray:
     """Positions `[n, 2]` at a sample; for absent bodies where they next appear, else first appear."""
     samples = np.arange(scene.valid.shape[1])
     order = np.where(samples >= start, samples - start, samples + len(samples))
@@ -136,7 +136,7 @@ def _pose_at(scene: HostScene, start: int) -> np.ndarray:
     return np.take_along_axis(scene.position, first[:, None, None], axis=1)[:, 0]
 
 
-def overlapping(scene: HostScene, sample: int, margin: float = 0.0) -> np.ndarray:
+def _find_overlapping(scene: RawScene, sample: int, margin: float = 0.0) -> np.ndarray:
     """Bodies `[n]` whose box, enlarged by `margin` in total, meets another box at a sample, bool."""
     met = boxes_meet(
         scene.position[:, None, sample],
@@ -166,9 +166,9 @@ def boxes_meet(
     pose, pose_there = (
         (*np.moveaxis(at, -1, 0), angle) for at, angle in ((here, heading), (there, heading_there))
     )
-    return overlap(pose, np.moveaxis(size, -1, 0), pose_there, np.moveaxis(size_there, -1, 0), xp=np)
+    return boxes_overlap(pose, np.moveaxis(size, -1, 0), pose_there, np.moveaxis(size_there, -1, 0), xp=np)
 
 
-def is_driven(scene: HostScene, who: Cast) -> np.ndarray:
+def is_driven(scene: RawScene, who: SlotAssignment) -> np.ndarray:
     """Bodies `[n]` that a driver model may drive: neither standing nor pedestrians; bool."""
     return ~who.stands & (scene.type != PEDESTRIAN)

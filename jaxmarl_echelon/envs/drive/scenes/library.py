@@ -10,11 +10,11 @@ import numpy as np
 
 from jaxmarl_echelon.envs.drive.bank import SceneBank
 from jaxmarl_echelon.envs.drive.scenes import cache, scene_jobs
-from jaxmarl_echelon.envs.drive.scenes.arrays import ARRAYS, VERSION, Arrays, stack
+from jaxmarl_echelon.envs.drive.scenes.arrays import ARRAYS, VERSION, Arrays, stack_scenes
 from jaxmarl_echelon.envs.drive.scenes.generated import generate, sanity
 from jaxmarl_echelon.envs.drive.scenes.scene_jobs import Built
 from jaxmarl_echelon.envs.drive.scenes.settings import ALL_SANITY, GENERATED, SANITY, SceneSettings
-from jaxmarl_echelon.envs.workers import run
+from jaxmarl_echelon.envs.workers import run_jobs
 
 HELD_OUT = 1_000_000  # first index of held-out generated scenes
 EVERY = 8  # every eighth file is held out
@@ -45,7 +45,7 @@ class Scenes:
     lines: tuple[str, ...]
 
 
-def scenes(chosen: SceneSettings, *, workers: int | None = None, progress: bool = True) -> Scenes:
+def load_scenes(chosen: SceneSettings, *, workers: int | None = None, progress: bool = True) -> Scenes:
     """Generates or reads the scenes of a run.
 
     Raises:
@@ -57,19 +57,22 @@ def scenes(chosen: SceneSettings, *, workers: int | None = None, progress: bool 
     if chosen.scenes == GENERATED:
         return _generated(chosen, **how)
     names = list(sanity.SCENES) if chosen.scenes == ALL_SANITY else [chosen.scenes.removeprefix(SANITY)]
-    built = [scene_jobs.build(sanity.scene(name), chosen.casting, chosen.max_segments) for name in names]
+    built = [
+        scene_jobs.build_scene(sanity.make_sanity_scene(name), chosen.casting, chosen.max_segments)
+        for name in names
+    ]
     return _assembled(built, len(built), ())
 
 
 def _generated(chosen: SceneSettings, *, workers: int | None, progress: bool) -> Scenes:
-    kinds = interleaved(chosen.kinds, max(chosen.maps, chosen.eval_maps))
+    kinds = interleave_kinds(chosen.kinds, max(chosen.maps, chosen.eval_maps))
     indices = [*range(chosen.maps), *range(HELD_OUT, HELD_OUT + chosen.eval_maps)]
     common = chosen.casting, chosen.goal_sample, chosen.max_segments
     jobs = [(chosen.map_seed, index, kinds[index % HELD_OUT], *common) for index in indices]
 
-    def make() -> cache.Kept:
-        built = run(
-            scene_jobs.build_generated,
+    def make() -> cache.CachedScenes:
+        built = run_jobs(
+            scene_jobs.build_generated_scene,
             jobs,
             label="scenes",
             per_worker=_PER_WORKER,
@@ -79,7 +82,7 @@ def _generated(chosen: SceneSettings, *, workers: int | None, progress: bool) ->
         return _together(built)
 
     content = [VERSION, generate.VERSION, [[*job[:3], vars(job[3]), *job[4:]] for job in jobs]]
-    return _finished(*cache.kept(chosen.cache, content, make), chosen.maps, ())
+    return _finished(*cache.load_or_make(chosen.cache, content, make), chosen.maps, ())
 
 
 def _loaded(chosen: SceneSettings, *, workers: int | None, progress: bool) -> Scenes:
@@ -92,9 +95,9 @@ def _loaded(chosen: SceneSettings, *, workers: int | None, progress: bool) -> Sc
     common = chosen.casting, chosen.max_segments
     jobs = [(str(path), *common) for path in (*apart, *held_out)]
 
-    def make() -> cache.Kept:
+    def make() -> cache.CachedScenes:
         how = {"per_worker": _PER_WORKER, "workers": workers, "progress": progress}
-        found = run(scene_jobs.build_file, jobs, label="scenes", **how)
+        found = run_jobs(scene_jobs.build_scene_from_file, jobs, label="scenes", **how)
         faults = {job[0]: one for job, one in zip(jobs, found, strict=True) if isinstance(one, ValueError)}
         if faults and not chosen.skip_bad:
             raise faults[min(faults, key=lambda path: Path(path).name)]
@@ -111,14 +114,14 @@ def _loaded(chosen: SceneSettings, *, workers: int | None, progress: bool) -> Sc
 
     content = [
         VERSION,
-        [[scene_jobs.digest(job[0]), Path(job[0]).name, vars(job[1]), job[2]] for job in jobs],
+        [[scene_jobs.digest_file(job[0]), Path(job[0]).name, vars(job[1]), job[2]] for job in jobs],
     ]
     content += [len(apart), chosen.skip_bad]
-    arrays, facts = cache.kept(chosen.cache, content, make)
+    arrays, facts = cache.load_or_make(chosen.cache, content, make)
     return _finished(arrays, facts, facts["train"] or len(facts["scenes"]), tuple(facts["lines"]))
 
 
-def files(chosen: SceneSettings) -> dict[str, tuple[Path, ...]]:
+def list_scene_files(chosen: SceneSettings) -> dict[str, tuple[Path, ...]]:
     """Returns the files of each folder that the settings name; empty for generated scenes."""
     if not chosen.is_folder:
         return {}
@@ -137,7 +140,7 @@ def _files(key: str, folder: str) -> list[Path]:
     return paths
 
 
-def interleaved(weights: dict[str, float], count: int) -> list[str]:
+def interleave_kinds(weights: dict[str, float], count: int) -> list[str]:
     """Returns `count` kinds in proportion to their weights; a larger count only appends kinds."""
     total = sum(weights.values())
     given = dict.fromkeys(weights, 0)
@@ -149,8 +152,8 @@ def interleaved(weights: dict[str, float], count: int) -> list[str]:
     return order
 
 
-def _together(built: list[Built]) -> cache.Kept:
-    return stack([arrays for arrays, _ in built]), {"scenes": [facts for _, facts in built]}
+def _together(built: list[Built]) -> cache.CachedScenes:
+    return stack_scenes([arrays for arrays, _ in built]), {"scenes": [facts for _, facts in built]}
 
 
 def _assembled(built: list[Built], train: int, lines: tuple[str, ...]) -> Scenes:

@@ -75,7 +75,7 @@ class Route:
 
 
 @dataclass(frozen=True)
-class HostScene:
+class RawScene:
     """A scene with n bodies and T samples 0.1 s apart.
 
     Attributes:

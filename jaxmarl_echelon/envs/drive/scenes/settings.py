@@ -4,9 +4,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jaxmarl_echelon.envs.drive.scenes.generated.generate import KINDS
-from jaxmarl_echelon.envs.drive.scenes.learners import CONTROLS, Casting
+from jaxmarl_echelon.envs.drive.scenes.learners import CONTROLS, SlotSettings
 from jaxmarl_echelon.envs.drive.scenes.raw_scene import SAMPLES
-from jaxmarl_echelon.envs.settings import Settings, choice, interval, mapping, number, setting, switch, whole
+from jaxmarl_echelon.envs.settings import (
+    Settings,
+    read_choice,
+    read_interval,
+    read_mapping,
+    read_number,
+    read_switch,
+    read_whole,
+    setting_field,
+)
 
 GENERATED = "generated"
 ALL_SANITY = "sanity"
@@ -28,25 +37,27 @@ def _folder(name: str, value) -> str | None:
 
 
 def _bodies(name: str, value) -> int | None:
-    return None if value is None else whole(name, value, 1, MOST_BODIES)
+    return None if value is None else read_whole(name, value, 1, MOST_BODIES)
 
 
 def _weights(name: str, value) -> dict[str, float]:
     """Validates weights of kinds; missing kinds have weight 0, and all are equal if none is given."""
     if isinstance(value, str):
         value = {value: 1.0}
-    given = mapping(name, value)
+    given = read_mapping(name, value)
     for kind in given:
-        choice(name, kind, tuple(KINDS))
-    weights = {kind: number(f"{name}.{kind}", given.get(kind, 0.0 if given else 1.0), 0.0) for kind in KINDS}
+        read_choice(name, kind, tuple(KINDS))
+    weights = {
+        kind: read_number(f"{name}.{kind}", given.get(kind, 0.0 if given else 1.0), 0.0) for kind in KINDS
+    }
     if not sum(weights.values()):
         raise ValueError(f"env.{name}={dict(given)}: one weight must be positive; kinds: {', '.join(KINDS)}")
     return weights
 
 
 def _samples(name: str, value) -> tuple[int, int]:
-    low, high = interval(name, value, 1)
-    return whole(name, low, 1, SAMPLES - 1), whole(name, high, 1, SAMPLES - 1)
+    low, high = read_interval(name, value, 1)
+    return read_whole(name, low, 1, SAMPLES - 1), read_whole(name, high, 1, SAMPLES - 1)
 
 
 @dataclass(frozen=True)
@@ -73,23 +84,23 @@ class SceneSettings(Settings):
       cache: cache folder of banks, "auto" for the default folder, null for no cache.
     """
 
-    scenes: str = setting(GENERATED, _text)
-    maps: int = setting(64, whole, 1, 100_000)
-    map_seed: int = setting(0, whole, 0)
-    kinds: Mapping[str, float] | None = setting(None, _weights)
-    goal_sample: tuple[int, int] = setting((60, 90), _samples)
-    eval_maps: int = setting(64, whole, 0, 100_000)
-    eval_scenes: str | None = setting(None, _folder)
-    skip_bad: bool = setting(False, switch)
-    max_segments: int = setting(8192, whole, 1, MOST_SEGMENTS)
-    agents: int = setting(16, whole, 1, MOST_AGENTS)
-    bodies: int | None = setting(None, _bodies)
-    control: str = setting("vehicles", choice, CONTROLS)
-    init_step: int = setting(0, whole, 0, SAMPLES - 2)
-    steps: int = setting(SAMPLES - 1, whole, 1, 10_000)
-    min_goal_distance: float = setting(2.0, number, 0.0)
-    body_scale: float = setting(1.0, number, 0.1, 2.0)
-    cache: str | None = setting("auto", _folder)
+    scenes: str = setting_field(GENERATED, _text)
+    maps: int = setting_field(64, read_whole, 1, 100_000)
+    map_seed: int = setting_field(0, read_whole, 0)
+    kinds: Mapping[str, float] | None = setting_field(None, _weights)
+    goal_sample: tuple[int, int] = setting_field((60, 90), _samples)
+    eval_maps: int = setting_field(64, read_whole, 0, 100_000)
+    eval_scenes: str | None = setting_field(None, _folder)
+    skip_bad: bool = setting_field(False, read_switch)
+    max_segments: int = setting_field(8192, read_whole, 1, MOST_SEGMENTS)
+    agents: int = setting_field(16, read_whole, 1, MOST_AGENTS)
+    bodies: int | None = setting_field(None, _bodies)
+    control: str = setting_field("vehicles", read_choice, CONTROLS)
+    init_step: int = setting_field(0, read_whole, 0, SAMPLES - 2)
+    steps: int = setting_field(SAMPLES - 1, read_whole, 1, 10_000)
+    min_goal_distance: float = setting_field(2.0, read_number, 0.0)
+    body_scale: float = setting_field(1.0, read_number, 0.1, 2.0)
+    cache: str | None = setting_field("auto", _folder)
 
     def __post_init__(self):
         super().__post_init__()
@@ -109,11 +120,11 @@ class SceneSettings(Settings):
         return self.scenes not in (GENERATED, ALL_SANITY) and not self.scenes.startswith(SANITY)
 
     @property
-    def casting(self) -> Casting:
+    def casting(self) -> SlotSettings:
         """Settings of the assignment of bodies to slots."""
         # Generated goals have their own samples, so that banks do not depend on the length of episodes.
         last = min(self.init_step + self.steps, SAMPLES - 1) if self.is_folder else SAMPLES - 1
-        return Casting(
+        return SlotSettings(
             self.agents,
             self.slots,
             self.control,

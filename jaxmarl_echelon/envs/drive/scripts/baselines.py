@@ -8,7 +8,7 @@ from jaxmarl_echelon.envs.drive.commands import IDM, REPLAY, Actions
 BASELINES = ("idle", "random", "replay", "idm")
 
 
-def scripts(actions: Actions, role: Role) -> dict[str, ScriptedPolicy]:
+def make_drive_scripts(actions: Actions, role: Role) -> dict[str, ScriptedPolicy]:
     """Returns the scripted policies by name.
 
     `idle` neither accelerates nor steers, `random` draws uniform actions, `replay` makes the environment move
@@ -24,6 +24,6 @@ def scripts(actions: Actions, role: Role) -> dict[str, ScriptedPolicy]:
     return {
         "idle": always(actions.idle(role.size)),
         "random": ScriptedPolicy(tuple, draw),
-        "replay": always(actions.handed_over(REPLAY, role.size)),
-        "idm": always(actions.handed_over(IDM, role.size)),
+        "replay": always(actions.delegate_to(REPLAY, role.size)),
+        "idm": always(actions.delegate_to(IDM, role.size)),
     }

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from jaxmarl_echelon.envs.drive.state import DT
 from physics import bicycle
-from physics.bicycle import Drive, Motion
+from physics.bicycle import JerkState, Motion
 
 NAMES = ("classic", "puffer", "puffer_o25", "jerk")
 JERK_WHEELBASE = 0.6
@@ -28,7 +28,7 @@ class Dynamics(NamedTuple):
     wheelbase: float = 1.0
 
 
-def dynamics(name: str) -> Dynamics:
+def make_dynamics(name: str) -> Dynamics:
     """Returns the dynamics called `name`, one of `NAMES`."""
     if name == "classic":
         return Dynamics(lambda motion: (), _classic)
@@ -38,7 +38,7 @@ def dynamics(name: str) -> Dynamics:
 
 
 def _classic(motion: Motion, memory, first, second, wheelbase):
-    return bicycle.classic(motion, first, second, wheelbase, DT), memory
+    return bicycle.step_classic_bicycle(motion, first, second, wheelbase, DT), memory
 
 
 def _velocity(motion: Motion) -> jax.Array:
@@ -48,14 +48,14 @@ def _velocity(motion: Motion) -> jax.Array:
 
 def _puffer(gain: float) -> Callable:
     def step(motion: Motion, velocity, first, second, wheelbase):
-        return bicycle.puffer(motion, velocity, first, second, wheelbase, DT, gain)
+        return bicycle.step_puffer_bicycle(motion, velocity, first, second, wheelbase, DT, gain)
 
     return step
 
 
-def _at_ease(motion: Motion) -> Drive:
-    return Drive(*(jnp.zeros_like(motion.speed) for _ in Drive._fields))
+def _at_ease(motion: Motion) -> JerkState:
+    return JerkState(*(jnp.zeros_like(motion.speed) for _ in JerkState._fields))
 
 
-def _jerk(motion: Motion, drive: Drive, first, second, wheelbase):
-    return bicycle.jerk(motion, drive, first, second, wheelbase, DT)
+def _jerk(motion: Motion, drive: JerkState, first, second, wheelbase):
+    return bicycle.step_jerk_bicycle(motion, drive, first, second, wheelbase, DT)

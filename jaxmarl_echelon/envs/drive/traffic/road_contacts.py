@@ -12,17 +12,17 @@ import jax.numpy as jnp
 
 from jaxmarl_echelon.envs.drive.bank import SceneBank
 from jaxmarl_echelon.envs.drive.codes import BIKE_LANE, CELL, CYCLIST, PEDESTRIAN
-from jaxmarl_echelon.envs.drive.state import Condition
+from jaxmarl_echelon.envs.drive.state import RoadCondition
 from physics import boxes
 from physics.bicycle import Motion
-from physics.segments import Lane, Segments, between, match_lane, meets_box
+from physics.segments import MatchedLane, RoadSegments, match_lane, segments_between, segments_meet_box
 from physics.sparse_batch import compute_where
 
 FAR = 1e4
 TIE = 1e-4
 
 
-class Listed(NamedTuple):
+class ListedSegments(NamedTuple):
     """Segments of a list.
 
     Attributes:
@@ -31,45 +31,47 @@ class Listed(NamedTuple):
       index: int32 `[..., K]` in the scene; 0 without an entry.
     """
 
-    segments: Segments
+    segments: RoadSegments
     there: jax.Array
     index: jax.Array
 
 
-def listed(
+def look_up_segments(
     bank: SceneBank, table: jax.Array, scene: jax.Array, x: jax.Array, y: jax.Array, side: float
-) -> Listed:
+) -> ListedSegments:
     """Returns the segments that a table `[S, Y, X, K]` of squares of `side` m lists for points `[...]`."""
     count = -(-bank.cells[scene] // round(side / CELL))
     origin = bank.origin[scene]
     column = jnp.clip(jnp.floor((x - origin[0]) / side).astype(jnp.int32), 0, count[0] - 1)
     row = jnp.clip(jnp.floor((y - origin[1]) / side).astype(jnp.int32), 0, count[1] - 1)
     index = table.at[scene, row, column].get(mode="promise_in_bounds").astype(jnp.int32)
-    return of_index(bank, scene, index)
+    return _gather_segments(bank, scene, index)
 
 
-def of_index(bank: SceneBank, scene: jax.Array, index: jax.Array) -> Listed:
+def _gather_segments(bank: SceneBank, scene: jax.Array, index: jax.Array) -> ListedSegments:
     """Returns segments `[..., K]` by their index in the scene; negative indices mark missing entries."""
     safe = jnp.maximum(index, 0)
     ends = bank.segment.at[scene, safe].get(mode="promise_in_bounds")
-    return Listed(between(ends[..., :2], ends[..., 2:]), index >= 0, safe)
+    return ListedSegments(segments_between(ends[..., :2], ends[..., 2:]), index >= 0, safe)
 
 
-def near_lanes(bank: SceneBank, scene: jax.Array, motion: Motion, rides: jax.Array | None) -> Listed:
+def _look_up_lanes(
+    bank: SceneBank, scene: jax.Array, motion: Motion, rides: jax.Array | None
+) -> ListedSegments:
     """Lane segments near bodies `[A]` that they may drive on.
 
     `rides` `[A]` bool marks cyclists, which may use bike lanes; None if no lane is for bicycles only.
     """
-    lanes = listed(bank, bank.near_lanes, scene, motion.x, motion.y, CELL)
+    lanes = look_up_segments(bank, bank.near_lanes, scene, motion.x, motion.y, CELL)
     if rides is None:
         return lanes
     kind = bank.segment_kind.at[scene, lanes.index].get(mode="promise_in_bounds")
     return lanes._replace(there=lanes.there & ((kind != BIKE_LANE) | rides[:, None]))
 
 
-def lane_of(bank: SceneBank, scene: jax.Array, motion: Motion, rides: jax.Array | None) -> Lane:
+def find_lanes(bank: SceneBank, scene: jax.Array, motion: Motion, rides: jax.Array | None) -> MatchedLane:
     """Matched lanes of bodies `[A]`; `index` counts segments of the scene."""
-    lanes = near_lanes(bank, scene, motion, rides)
+    lanes = _look_up_lanes(bank, scene, motion, rides)
     lane = match_lane(
         lanes.segments, lanes.there, motion.x, motion.y, jnp.cos(motion.heading), jnp.sin(motion.heading)
     )
@@ -78,7 +80,7 @@ def lane_of(bank: SceneBank, scene: jax.Array, motion: Motion, rides: jax.Array 
     return lane._replace(index=jnp.where(lane.found, index, 0).astype(jnp.int32))
 
 
-def offroad(
+def touches_road_edge(
     bank: SceneBank, scene: jax.Array, motion: Motion, size: jax.Array, kind: jax.Array, signed: bool
 ) -> jax.Array:
     """Returns whether bodies `[A]` touch a road edge; pedestrians never count as off-road.
@@ -91,24 +93,24 @@ def offroad(
       kind: `[A]` int8 type of body.
       signed: whether a corner on the wrong side of its nearest edge counts as well.
     """
-    edges = listed(bank, bank.near_edges, scene, motion.x, motion.y, CELL)
+    edges = look_up_segments(bank, bank.near_edges, scene, motion.x, motion.y, CELL)
     cos, sin = jnp.cos(motion.heading)[:, None], jnp.sin(motion.heading)[:, None]
-    hit = meets_box(edges.segments, motion.x[:, None], motion.y[:, None], cos, sin, size[:, None])
+    hit = segments_meet_box(edges.segments, motion.x[:, None], motion.y[:, None], cos, sin, size[:, None])
     out = jnp.any(hit & edges.there, axis=-1)
     if signed:
         out = out | _beyond(edges, motion, size)
     return out & (kind != PEDESTRIAN)
 
 
-def _beyond(edges: Listed, motion: Motion, size: jax.Array) -> jax.Array:
+def _beyond(edges: ListedSegments, motion: Motion, size: jax.Array) -> jax.Array:
     pose = jnp.stack([motion.x, motion.y, motion.heading], axis=-1)
-    corners = jax.vmap(boxes.corners)(pose, size[:, 0], size[:, 1])
+    corners = jax.vmap(boxes.corners_of_box)(pose, size[:, 0], size[:, 1])
     parts = jax.tree.map(lambda x: x[:, None], edges.segments)
-    side = edge_distance(parts, edges.there[:, None], corners)
+    side = road_edge_distance(parts, edges.there[:, None], corners)
     return jnp.any(side > 0, axis=-1)
 
 
-def edge_distance(edges: Segments, there: jax.Array, point: jax.Array) -> jax.Array:
+def road_edge_distance(edges: RoadSegments, there: jax.Array, point: jax.Array) -> jax.Array:
     """Signed distance of points `[..., 2]` to the nearest of the edges `[..., K]`, positive on its right.
 
     Where two edges are equally near, at their common vertex, the edge with the larger perpendicular distance
@@ -128,7 +130,7 @@ def edge_distance(edges: Segments, there: jax.Array, point: jax.Array) -> jax.Ar
     return jnp.where(right & (nearest < FAR), nearest, -nearest)
 
 
-def touching(motion: Motion, size: jax.Array, solid: jax.Array, slots: jax.Array) -> jax.Array:
+def find_touching_bodies(motion: Motion, size: jax.Array, solid: jax.Array, slots: jax.Array) -> jax.Array:
     """Returns whether each of the bodies in `slots` `[A]` touches another solid body, bool `[A]`.
 
     Args:
@@ -138,13 +140,13 @@ def touching(motion: Motion, size: jax.Array, solid: jax.Array, slots: jax.Array
       slots: int32 `[A]`.
     """
     pose = jnp.stack([motion.x, motion.y, motion.heading], axis=-1)
-    across = jax.vmap(boxes.overlap, (None, None, 0, 0))
+    across = jax.vmap(boxes.boxes_overlap, (None, None, 0, 0))
     meets = jax.vmap(across, (0, 0, None, None))(pose[slots], size[slots], pose, size)
     other = slots[:, None] != jnp.arange(solid.shape[0])
     return jnp.any(meets & other & solid & solid[slots][:, None], axis=-1)
 
 
-def condition(
+def compute_road_condition(
     bank: SceneBank,
     scene: jax.Array,
     motion: Motion,
@@ -153,7 +155,7 @@ def condition(
     *,
     signed: bool,
     bikes: bool,
-) -> Condition:
+) -> RoadCondition:
     """Returns the contacts and lanes of the first `agents` bodies.
 
     Args:
@@ -162,14 +164,14 @@ def condition(
       motion: of all bodies, leaves `[N]`.
       solid: `[N]` bool; takes part in collisions.
       agents: A.
-      signed: see `offroad`.
+      signed: see `touches_road_edge`.
       bikes: whether some lanes are for bicycles only.
     """
     find = partial(_condition_of, signed=signed, bikes=bikes)
     return find(bank, scene, motion, solid, jnp.arange(agents))
 
 
-def condition_of_some(
+def compute_active_road_condition(
     bank: SceneBank,
     scene: jax.Array,
     motion: Motion,
@@ -179,8 +181,8 @@ def condition_of_some(
     *,
     signed: bool,
     bikes: bool,
-) -> Condition:
-    """Returns `condition` of the `active` `[A]` among the first bodies, `share` of a batch at a time.
+) -> RoadCondition:
+    """Returns the road condition of the `active` `[A]` among the first bodies, `share` of a batch at a time.
 
     The others count as neither colliding nor off-road, and as without a lane.
     """
@@ -197,11 +199,11 @@ def condition_of_some(
     return jax.vmap(one)(active, jnp.arange(active.shape[0]))
 
 
-def _condition_of(bank, scene, motion: Motion, solid, slots, *, signed: bool, bikes: bool) -> Condition:
+def _condition_of(bank, scene, motion: Motion, solid, slots, *, signed: bool, bikes: bool) -> RoadCondition:
     own = jax.tree.map(lambda x: x[slots], motion)
     size, kind = bank.size[scene, slots], bank.type[scene, slots]
-    return Condition(
-        touching(motion, bank.size[scene], solid, slots),
-        offroad(bank, scene, own, size, kind, signed),
-        lane_of(bank, scene, own, kind == CYCLIST if bikes else None),
+    return RoadCondition(
+        find_touching_bodies(motion, bank.size[scene], solid, slots),
+        touches_road_edge(bank, scene, own, size, kind, signed),
+        find_lanes(bank, scene, own, kind == CYCLIST if bikes else None),
     )

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 
 from jaxmarl_echelon.envs.drive.bank import SceneBank
 from jaxmarl_echelon.envs.drive.codes import ROUTE_POINTS
-from jaxmarl_echelon.envs.drive.state import DT, Traffic
+from jaxmarl_echelon.envs.drive.state import DT, RouteProgress
 from jaxmarl_echelon.envs.drive.traffic import signals
-from physics.bicycle import Motion, wrap
-from physics.car_following import acceleration
+from physics.bicycle import Motion, wrap_angle
+from physics.car_following import idm_acceleration
 
 LOOKAHEAD = (20.0, 40.0)
 LOOKAHEAD_TIME = 5.0
@@ -31,7 +31,7 @@ MOST_STEP = 5.0  # m that an arc may move in a step
 CLEAR = 1e4  # m, and s; stands for no leader and no gate
 
 
-class Group(NamedTuple):
+class BodyGroup(NamedTuple):
     """Consecutive slots of driven bodies.
 
     Attributes:
@@ -58,7 +58,7 @@ class Group(NamedTuple):
         return jnp.arange(self.first, self.first + self.count)
 
 
-def pose_at(
+def _interpolate_route(
     bank: SceneBank, scene: jax.Array, slots: jax.Array, arc: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Interpolates routes at arcs `[F, ...]` of the bodies in `slots [F]`.
@@ -79,7 +79,7 @@ def pose_at(
     return point[..., 0], point[..., 1], heading, here[..., 3]
 
 
-def nearest_arc(bank: SceneBank, scene: jax.Array, motion: Motion) -> jax.Array:
+def project_onto_routes(bank: SceneBank, scene: jax.Array, motion: Motion) -> jax.Array:
     """Arcs `[N]` of the bodies' projections onto their routes at the nearest route point, m."""
     route, spacing = bank.route[scene], bank.route_spacing[scene]
     squared = (route[..., 0] - motion.x[:, None]) ** 2 + (route[..., 1] - motion.y[:, None]) ** 2
@@ -89,15 +89,15 @@ def nearest_arc(bank: SceneBank, scene: jax.Array, motion: Motion) -> jax.Array:
     return jnp.where(spacing > 0, jnp.maximum(index * spacing + along, 0.0), 0.0)
 
 
-def follow(
+def follow_routes(
     bank: SceneBank,
     scene: jax.Array,
     sample: jax.Array,
-    group: Group,
+    group: BodyGroup,
     motion: Motion,
     solid: jax.Array,
-    traffic: Traffic,
-) -> tuple[Motion, Traffic]:
+    traffic: RouteProgress,
+) -> tuple[Motion, RouteProgress]:
     """Moves a group one step along its routes, from the poses of all bodies before the step.
 
     Args:
@@ -118,34 +118,36 @@ def follow(
     gap, leader = _leader(bank, scene, group, motion, solid, progress.arc + half, speed)
     gates = _approaches(bank, scene, motion, solid, traffic)
     held = group.of(_held(bank, scene, sample, gates))
-    limit = pose_at(bank, scene, group.slots, progress.arc)[3]
+    limit = _interpolate_route(bank, scene, group.slots, progress.arc)[3]
     desired = jnp.where(limit > 0, limit, DEFAULT_LIMIT)
     given = jnp.minimum(
-        acceleration(jnp, speed, desired, gap, leader), acceleration(jnp, speed, desired, held, 0.0)
+        idm_acceleration(jnp, speed, desired, gap, leader), idm_acceleration(jnp, speed, desired, held, 0.0)
     )
     after = jnp.maximum(speed + given * DT, 0.0)
     arc = progress.arc + (speed + after) / 2 * DT
-    x, y, heading, _ = pose_at(bank, scene, group.slots, arc)
+    x, y, heading, _ = _interpolate_route(bank, scene, group.slots, arc)
     served = group.of(gates.served) & (arc + half <= group.of(gates.line) + TOLERANCE)
-    return Motion(x, y, wrap(heading), after), progress.replace(arc=arc, served=served)
+    return Motion(x, y, wrap_angle(heading), after), progress.replace(arc=arc, served=served)
 
 
-def track(bank: SceneBank, scene: jax.Array, group: Group, motion: Motion, arc: jax.Array) -> jax.Array:
+def track_route_arcs(
+    bank: SceneBank, scene: jax.Array, group: BodyGroup, motion: Motion, arc: jax.Array
+) -> jax.Array:
     """Route arcs `[F]` of bodies that do not follow their routes exactly, such as learners.
 
     Moves the last arc by the body's displacement along the route's heading, at most `MOST_STEP` m.
     """
-    x, y, heading, _ = pose_at(bank, scene, group.slots, arc)
+    x, y, heading, _ = _interpolate_route(bank, scene, group.slots, arc)
     along = (motion.x - x) * jnp.cos(heading) + (motion.y - y) * jnp.sin(heading)
     return jnp.maximum(arc + jnp.clip(along, -MOST_STEP, MOST_STEP), 0.0)
 
 
-def _leader(bank, scene, group: Group, motion: Motion, solid, front, speed):
+def _leader(bank, scene, group: BodyGroup, motion: Motion, solid, front, speed):
     """Gap `[F]` from the bumper to the first body in the corridor ahead, and that body's speed along it."""
     reach = jnp.clip(LOOKAHEAD_TIME * speed, *LOOKAHEAD)
     piece = reach / PIECES
     middle = (jnp.arange(PIECES) + 0.5) * piece[:, None]
-    x, y, heading, _ = pose_at(bank, scene, group.slots, front[:, None] + middle)
+    x, y, heading, _ = _interpolate_route(bank, scene, group.slots, front[:, None] + middle)
     cos, sin = jnp.cos(heading)[..., None], jnp.sin(heading)[..., None]
     size = bank.size[scene]
     c, s = jnp.cos(motion.heading), jnp.sin(motion.heading)
@@ -196,7 +198,7 @@ class _Approach(NamedTuple):
     inside: jax.Array
 
 
-def _approaches(bank, scene, motion: Motion, solid, traffic: Traffic) -> _Approach:
+def _approaches(bank, scene, motion: Motion, solid, traffic: RouteProgress) -> _Approach:
     half, speed = bank.size[scene][:, 0] / 2, jnp.maximum(motion.speed, 0.0)
     front, rear = traffic.arc + half, traffic.arc - half
     lines = bank.gate_arc[scene]
@@ -243,6 +245,6 @@ def _held(bank, scene, sample, gates: _Approach) -> jax.Array:
     behind = bank.gate_junction[scene].astype(jnp.int32)
     within = jnp.any((behind[None] == junction[:, None, None]) & gates.inside[None], axis=-1)
     blocked = jnp.any(bank.conflict[scene] & (comes | within), axis=-1) & (junction >= 0)
-    stops = signals.red(bank, scene, sample)[jnp.maximum(gates.light, 0)]
+    stops = signals.find_red_lights(bank, scene, sample)[jnp.maximum(gates.light, 0)]
     waits = blocked | gates.must_stop | ((gates.light >= 0) & stops)
     return jnp.where(gates.coming & waits, jnp.maximum(gates.gap, 0.0), CLEAR)

@@ -7,15 +7,15 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_echelon.envs.drive.bank import SceneBank
-from jaxmarl_echelon.envs.drive.state import Traffic
-from jaxmarl_echelon.envs.drive.traffic.routes import Group, follow
+from jaxmarl_echelon.envs.drive.state import RouteProgress
+from jaxmarl_echelon.envs.drive.traffic.routes import BodyGroup, follow_routes
 from physics.bicycle import Motion
 
 REPLAY, IDM, STATIC = "replay", "idm", "static"
 KINDS = (REPLAY, IDM, STATIC)
 
 
-def recorded(bank: SceneBank, scene: jax.Array, sample: jax.Array) -> tuple[Motion, jax.Array]:
+def recorded_motion(bank: SceneBank, scene: jax.Array, sample: jax.Array) -> tuple[Motion, jax.Array]:
     """Recorded motion of all bodies at a sample, leaves `[N]`, and whether each is recorded, bool `[N]`."""
     last = bank.recording.shape[1] - 1
     row = bank.recording[scene, jnp.clip(sample, 0, last)]
@@ -23,27 +23,27 @@ def recorded(bank: SceneBank, scene: jax.Array, sample: jax.Array) -> tuple[Moti
     return Motion(*jnp.moveaxis(row, -1, 0)), there
 
 
-def recorded_of(
+def recorded_motion_per_body(
     bank: SceneBank, scene: jax.Array, sample: jax.Array, agents: int
 ) -> tuple[Motion, jax.Array]:
-    """Recorded motion of the first `agents` bodies, each at its own sample `[A]`; see `recorded`."""
+    """Recorded motion of the first `agents` bodies, each at its own sample `[A]`; see `recorded_motion`."""
     last = bank.recording.shape[1] - 1
     slots, at = jnp.arange(agents), jnp.clip(sample, 0, last)
     rows = bank.recording[scene, at, slots]
     return Motion(*jnp.moveaxis(rows, -1, 0)), bank.recorded[scene, at, slots] & (sample <= last)
 
 
-def advance(
+def move_scripted_bodies(
     kind: str,
     bank: SceneBank,
     scene: jax.Array,
     sample: jax.Array,
-    group: Group,
+    group: BodyGroup,
     motion: Motion,
     present: jax.Array,
     solid: jax.Array,
-    traffic: Traffic,
-) -> tuple[Motion, jax.Array, Traffic]:
+    traffic: RouteProgress,
+) -> tuple[Motion, jax.Array, RouteProgress]:
     """Moves the scripted bodies from one sample to the next.
 
     Bodies appear and disappear as in their recording. A driven body starts along its route with the recorded
@@ -65,7 +65,7 @@ def advance(
     """
     if group.slots.shape[0] == 0:
         return motion, present, traffic
-    replayed, there = recorded(bank, scene, sample + 1)
+    replayed, there = recorded_motion(bank, scene, sample + 1)
     own, there = group.of(replayed), group.of(there)
     progress = group.of(traffic)
     if kind != REPLAY:
@@ -74,7 +74,7 @@ def advance(
         if kind == STATIC:
             moved = group.of(motion)
         else:
-            moved, after = follow(bank, scene, sample, group, motion, solid, traffic)
+            moved, after = follow_routes(bank, scene, sample, group, motion, solid, traffic)
             keep = driven & were & there
             progress = jax.tree.map(lambda new, old: jnp.where(keep, new, old), after, progress)
         moved = jax.tree.map(lambda new, old: jnp.where(were, new, old), moved, group.of(motion))

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 
 from jaxmarl_echelon.envs.drive.bank import SceneBank
 from jaxmarl_echelon.envs.drive.codes import LIGHTS
-from physics.bicycle import Motion, wrap
-from physics.segments import between
+from physics.bicycle import Motion, wrap_angle
+from physics.segments import segments_between
 
 OBSERVE, ENFORCE = "observe", "enforce"
 KINDS = (OBSERVE, ENFORCE)
@@ -37,13 +37,15 @@ class Signal(NamedTuple):
     found: jax.Array
 
 
-def red(bank: SceneBank, scene: jax.Array, sample: jax.Array) -> jax.Array:
+def find_red_lights(bank: SceneBank, scene: jax.Array, sample: jax.Array) -> jax.Array:
     """Lights that are red at a sample of the recording, bool `[K]`."""
     states = bank.light[scene, jnp.clip(sample, 0, bank.light.shape[1] - 1)]
     return jnp.any(states[:, None] == jnp.array(RED, states.dtype), axis=-1)
 
 
-def ahead(bank: SceneBank, scene: jax.Array, sample: jax.Array, motion: Motion, length: jax.Array) -> Signal:
+def find_next_lights(
+    bank: SceneBank, scene: jax.Array, sample: jax.Array, motion: Motion, length: jax.Array
+) -> Signal:
     """Returns the nearest light ahead of each learner.
 
     Args:
@@ -58,24 +60,24 @@ def ahead(bank: SceneBank, scene: jax.Array, sample: jax.Array, motion: Motion, 
     nearest = jnp.argmin(gap, axis=-1)
     gap = jnp.min(gap, axis=-1)
     found = jnp.isfinite(gap)
-    return Signal(jnp.where(found, gap, 0.0), found & red(bank, scene, sample)[nearest], found)
+    return Signal(jnp.where(found, gap, 0.0), found & find_red_lights(bank, scene, sample)[nearest], found)
 
 
-def ran(
+def ran_red_light(
     bank: SceneBank, scene: jax.Array, sample: jax.Array, before: Motion, after: Motion, length: jax.Array
 ) -> jax.Array:
-    """Learners whose front crossed the line of a red light in a step, bool `[A]`; arguments as in `ahead`."""
+    """Learners that crossed a red light's line in a step, bool `[A]`; arguments as in `find_next_lights`."""
     (gap, meant), (left, _) = (_lines(bank, scene, motion, length) for motion in (before, after))
-    return jnp.any(meant & (gap > 0) & (left <= 0) & red(bank, scene, sample), axis=-1)
+    return jnp.any(meant & (gap > 0) & (left <= 0) & find_red_lights(bank, scene, sample), axis=-1)
 
 
 def _lines(bank: SceneBank, scene: jax.Array, motion: Motion, length: jax.Array):
     """Distances `[A, K]` from fronts to the stop lines, m, and whether each light applies to each learner."""
     point, lane = bank.light_point[scene], bank.light_lane[scene].astype(jnp.int32)
     ends = bank.segment[scene][jnp.maximum(bank.lane_first[scene][jnp.maximum(lane, 0)], 0)]
-    part = between(ends[:, :2], ends[:, 2:])
+    part = segments_between(ends[:, :2], ends[:, 2:])
     dx, dy = motion.x[:, None] - point[:, 0], motion.y[:, None] - point[:, 1]
     along, aside = dx * part.cos + dy * part.sin, dy * part.cos - dx * part.sin
-    turn = jnp.abs(wrap(motion.heading[:, None] - jnp.arctan2(part.sin, part.cos)))
+    turn = jnp.abs(wrap_angle(motion.heading[:, None] - jnp.arctan2(part.sin, part.cos)))
     meant = (lane >= 0) & (jnp.abs(aside) <= ASIDE) & (turn <= TURN)
     return -along - length[:, None] / 2, meant

@@ -12,16 +12,16 @@ import jax.numpy as jnp
 from jaxmarl_echelon.envs.drive import commands as commands_lib
 from jaxmarl_echelon.envs.drive.bank import SceneBank
 from jaxmarl_echelon.envs.drive.commands import Actions, Commands
-from jaxmarl_echelon.envs.drive.state import Condition, DriveState, Start, Traffic
+from jaxmarl_echelon.envs.drive.state import DriveState, RoadCondition, RouteProgress, Start
 from jaxmarl_echelon.envs.drive.traffic import road_contacts, routes, scripted_bodies
 from jaxmarl_echelon.envs.drive.traffic.motion import Dynamics
-from jaxmarl_echelon.envs.drive.traffic.routes import Group
+from jaxmarl_echelon.envs.drive.traffic.routes import BodyGroup
 from physics.bicycle import Motion
 from physics.sparse_batch import cond_any
 
 
 @dataclass(frozen=True, eq=False)
-class Simulation:
+class TrafficSimulation:
     """Static configuration of the simulation, and the scenes.
 
     Attributes:
@@ -48,23 +48,25 @@ class Simulation:
     wheelbase: float = 1.0
     signed: bool = False
     bikes: bool = False
-    enforces: bool = False
+    enforces_lights: bool = False
     share: float | None = None
 
     def learners(self, values: Any) -> Any:
         """Returns the learners' part of leaves `[N, ...]`."""
-        return Group(0, self.agents).of(values)
+        return BodyGroup(0, self.agents).of(values)
 
     def solid(self, present: jax.Array, ghost: jax.Array) -> jax.Array:
         """Bodies that others collide with and see, bool `[N]`: present and not a ghost."""
         return present & ~jnp.concatenate([ghost, jnp.zeros(present.shape[0] - self.agents, bool)])
 
-    def start(self, scene: jax.Array) -> tuple[Motion, jax.Array, Traffic, Start]:
+    def start(self, scene: jax.Array) -> tuple[Motion, jax.Array, RouteProgress, Start]:
         """Returns a scene's initial motion `[N]`, presence `[N]`, traffic `[N]`, and the learners' start."""
         bank = self.bank
-        motion, present = scripted_bodies.recorded(bank, scene, jnp.int32(self.init_step))
-        arc = routes.nearest_arc(bank, scene, motion)
-        traffic = Traffic(arc=jnp.where(present, arc, 0.0), served=jnp.zeros_like(present), seen=present)
+        motion, present = scripted_bodies.recorded_motion(bank, scene, jnp.int32(self.init_step))
+        arc = routes.project_onto_routes(bank, scene, motion)
+        traffic = RouteProgress(
+            arc=jnp.where(present, arc, 0.0), served=jnp.zeros_like(present), seen=present
+        )
         begun = Start(
             self.learners(motion),
             self.condition(scene, motion, present, bank.learner[scene]),
@@ -72,14 +74,18 @@ class Simulation:
         )
         return motion, present, traffic, begun
 
-    def condition(self, scene: jax.Array, motion: Motion, solid: jax.Array, alive: jax.Array) -> Condition:
+    def condition(
+        self, scene: jax.Array, motion: Motion, solid: jax.Array, alive: jax.Array
+    ) -> RoadCondition:
         """Returns the contacts and lanes of learners; with `share` only of those alive."""
         how = {"signed": self.signed, "bikes": self.bikes}
         if self.share is None:
-            return road_contacts.condition(self.bank, scene, motion, solid, self.agents, **how)
-        return road_contacts.condition_of_some(self.bank, scene, motion, solid, alive, self.share, **how)
+            return road_contacts.compute_road_condition(self.bank, scene, motion, solid, self.agents, **how)
+        return road_contacts.compute_active_road_condition(
+            self.bank, scene, motion, solid, alive, self.share, **how
+        )
 
-    def move(self, state: DriveState, actions: jax.Array) -> tuple[Motion, jax.Array, Any, Traffic]:
+    def move(self, state: DriveState, actions: jax.Array) -> tuple[Motion, jax.Array, Any, RouteProgress]:
         """Moves all bodies by one step, each from the poses before the step.
 
         Args:
@@ -92,8 +98,8 @@ class Simulation:
         commands = self.actions.read(actions)
         sample = self.init_step + state.step
         solid = self.solid(state.present, state.ghost)
-        scripted = Group(self.agents, state.present.shape[0] - self.agents)
-        motion, present, traffic = scripted_bodies.advance(
+        scripted = BodyGroup(self.agents, state.present.shape[0] - self.agents)
+        motion, present, traffic = scripted_bodies.move_scripted_bodies(
             self.others,
             self.bank,
             state.scene,
@@ -108,12 +114,12 @@ class Simulation:
         own, traffic = self._handed_over(state, commands, sample, solid, own, traffic)
         if self.others == scripted_bodies.IDM:
             # Scripted drivers yield to learners according to the learners' progress along their routes.
-            group = Group(0, self.agents)
-            arc = routes.track(self.bank, state.scene, group, own, traffic.arc[: self.agents])
+            group = BodyGroup(0, self.agents)
+            arc = routes.track_route_arcs(self.bank, state.scene, group, own, traffic.arc[: self.agents])
             traffic = traffic.replace(arc=traffic.arc.at[: self.agents].set(arc))
         still = self.learners(state.motion)
         own = jax.tree.map(lambda new, old: jnp.where(state.alive, new, old), own, still)
-        return Group(0, self.agents).put(motion, own), present, memory, traffic
+        return BodyGroup(0, self.agents).put(motion, own), present, memory, traffic
 
     def _drive(self, state: DriveState, commands: Commands) -> tuple[Motion, Any]:
         """Moves learners by their own commands."""
@@ -123,13 +129,13 @@ class Simulation:
         wheelbase = self.wheelbase * jnp.where(state.alive, length, 1.0)
         return self.dynamics.step(own, state.memory, commands.first, commands.second, wheelbase)
 
-    def _handed_over(self, state, commands: Commands, sample, solid, own: Motion, traffic: Traffic):
+    def _handed_over(self, state, commands: Commands, sample, solid, own: Motion, traffic: RouteProgress):
         """Moves learners whose script delegates to the recording or to the driver model.
 
         Both count from the learner's last start, so that a respawned learner repeats its trajectory.
         """
-        bank, group = self.bank, Group(0, self.agents)
-        replayed, there = scripted_bodies.recorded_of(
+        bank, group = self.bank, BodyGroup(0, self.agents)
+        replayed, there = scripted_bodies.recorded_motion_per_body(
             bank, state.scene, self.init_step + state.age + 1, self.agents
         )
         follows = (commands.mover == commands_lib.REPLAY) & there
@@ -139,7 +145,9 @@ class Simulation:
         driven = state.alive & (commands.mover == commands_lib.IDM)
 
         def drive(own, traffic):
-            moved, after = routes.follow(bank, state.scene, sample, group, state.motion, solid, state.traffic)
+            moved, after = routes.follow_routes(
+                bank, state.scene, sample, group, state.motion, solid, state.traffic
+            )
             progress = _choose(driven, after, group.of(traffic))
             return _choose(driven, moved, own), group.put(traffic, progress)
 

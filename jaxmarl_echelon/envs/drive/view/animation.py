@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image, ImageColor, ImageDraw, ImageFont
 
 from jaxmarl_echelon.envs.drive.state import DT
-from jaxmarl_echelon.envs.drive.view.frames import Episode
+from jaxmarl_echelon.envs.drive.view.frames import DriveEpisode
 from jaxmarl_echelon.envs.drive.view.palette import (
     INK,
     OUTCOME_COLOURS,
@@ -15,7 +15,7 @@ from jaxmarl_echelon.envs.drive.view.palette import (
     ROAD_WIDTHS,
     SCRIPTED,
 )
-from jaxmarl_echelon.envs.drive.view.road_drawing import extent
+from jaxmarl_echelon.envs.drive.view.road_drawing import scene_extent
 
 SIDE = 640
 HEADER = 24
@@ -23,11 +23,11 @@ MOST_BYTES = 5_000_000
 _LAST = 2000  # ms, duration of the last frame
 
 
-class Canvas:
+class DriveCanvas:
     """Image of a scene from above for drawing: world coordinates in m, y upwards."""
 
     def __init__(self, scene):
-        low, high = extent(scene)
+        low, high = scene_extent(scene)
         self.low, self.scale = low, SIDE / float(max(high - low))
         width, height = ((high - low) * self.scale).astype(int)
         self.height = height
@@ -44,9 +44,9 @@ class Canvas:
         return float(x), HEADER + self.height - float(y)
 
 
-def save_gif(path: str | Path, episode: Episode) -> None:
+def save_drive_gif(path: str | Path, episode: DriveEpisode) -> None:
     """Animates an episode at 10 frames/s; drops frames until the file is below 5 MB."""
-    background = Canvas(episode.scene)
+    background = DriveCanvas(episode.scene)
     palette = _palette()
     stride = 1
     while True:
@@ -69,7 +69,7 @@ def _palette() -> Image.Image:
     return image
 
 
-def _drawn(background: Canvas, episode: Episode, moment: int) -> Image.Image:
+def _drawn(background: DriveCanvas, episode: DriveEpisode, moment: int) -> Image.Image:
     image = background.image.copy()
     draw = ImageDraw.Draw(image)
     pose, size = episode.pose[moment], episode.scene.size
@@ -88,7 +88,7 @@ def _drawn(background: Canvas, episode: Episode, moment: int) -> Image.Image:
     return image
 
 
-def _box(canvas: Canvas, draw, pose: np.ndarray, size: np.ndarray, colour: str, outline: bool) -> None:
+def _box(canvas: DriveCanvas, draw, pose: np.ndarray, size: np.ndarray, colour: str, outline: bool) -> None:
     """Draws a body with a mark at its front; ghosts as outlines."""
     along = np.array([np.cos(pose[2]), np.sin(pose[2])])
     across = np.array([-along[1], along[0]])

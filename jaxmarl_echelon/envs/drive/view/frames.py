@@ -8,8 +8,8 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_echelon.envs.drive.bank import SceneBank, scene_at
-from jaxmarl_echelon.envs.drive.observing.layout import View
-from jaxmarl_echelon.envs.drive.observing.observe import observe
+from jaxmarl_echelon.envs.drive.observing.layout import ObservationConfig
+from jaxmarl_echelon.envs.drive.observing.observe import observe_learners
 from jaxmarl_echelon.envs.drive.state import DT, DriveState
 
 SCORED, COLLISION, OFFROAD, UNFINISHED = "scored", "collision", "off-road", "unfinished"
@@ -17,20 +17,20 @@ OUTCOMES = (SCORED, COLLISION, OFFROAD, UNFINISHED)
 
 
 @struct.dataclass
-class Frame:
+class DriveFrame:
     """State of an episode at one decision; pages recompute observations from it."""
 
     state: DriveState
 
 
-def snapshot(state: DriveState, params, time) -> Frame:
+def take_drive_snapshot(state: DriveState, params, time) -> DriveFrame:
     """Records the state of one decision."""
     del params, time
-    return Frame(state)
+    return DriveFrame(state)
 
 
 @dataclass(frozen=True)
-class Episode:
+class DriveEpisode:
     """One recorded episode; T frames, N bodies, of which the first A are slots of learners.
 
     Attributes:
@@ -42,7 +42,7 @@ class Episode:
     """
 
     bank: SceneBank
-    view: View
+    view: ObservationConfig
     steps: int
     states: DriveState
     kind: str
@@ -86,7 +86,9 @@ class Episode:
     @cached_property
     def observations(self) -> np.ndarray:
         """Observations `[T, A, F]`, recomputed from the states."""
-        see = jax.jit(jax.vmap(lambda bank, state: observe(self.view, bank, state, self.steps), (None, 0)))
+        see = jax.jit(
+            jax.vmap(lambda bank, state: observe_learners(self.view, bank, state, self.steps), (None, 0))
+        )
         return np.asarray(see(self.bank, self.states))
 
     @property

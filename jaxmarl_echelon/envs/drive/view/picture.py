@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxmarl_echelon.envs.drive.view.frames import OUTCOMES, Episode
+from jaxmarl_echelon.envs.drive.view.frames import OUTCOMES, DriveEpisode
 from jaxmarl_echelon.envs.drive.view.palette import OUTCOME_COLOURS, SCRIPTED
 
 
-def save_picture(path: str | Path, episodes: Sequence[Episode], title: str) -> None:
+def save_drive_picture(path: str | Path, episodes: Sequence[DriveEpisode], title: str) -> None:
     """Draws the trajectories of all learners, one panel per episode.
 
     A box marks a start, a line the path of the first attempt, and a circle a goal; colours show the outcome.
@@ -30,7 +30,7 @@ def save_picture(path: str | Path, episodes: Sequence[Episode], title: str) -> N
     for index, (axes, episode) in enumerate(zip(grid, episodes, strict=False)):
         draw_roads(axes, episode.scene)
         _draw_bodies(axes, episode)
-        axes.set_title(f"episode {index}: {episode.kind}, {caption(episode)}", fontsize=9)
+        axes.set_title(f"episode {index}: {episode.kind}, {describe_outcomes(episode)}", fontsize=9)
     for axes in grid[len(episodes) :]:
         axes.axis("off")
     figure.suptitle(title)
@@ -38,24 +38,26 @@ def save_picture(path: str | Path, episodes: Sequence[Episode], title: str) -> N
     figure.savefig(path)
 
 
-def caption(episode: Episode) -> str:
+def describe_outcomes(episode: DriveEpisode) -> str:
     """Returns the number of learners and the outcomes of their first attempts."""
     outcomes = [episode.outcome[slot] for slot in episode.learners]
     counts = ", ".join(f"{outcomes.count(name)} {name}" for name in OUTCOMES if name in outcomes)
     return f"{len(outcomes)} learners: {counts}"
 
 
-def _draw_bodies(axes, episode: Episode) -> None:
+def _draw_bodies(axes, episode: DriveEpisode) -> None:
     from matplotlib.patches import Circle, Polygon
 
-    from jaxmarl_echelon.envs.drive.view.road_drawing import boxes
+    from jaxmarl_echelon.envs.drive.view.road_drawing import make_box_outlines
 
     pose, size = episode.pose, episode.scene.size
     for slot in np.flatnonzero(episode.states.present[0]):
         learner = slot < episode.agents and episode.scene.learner[slot]
         colour = OUTCOME_COLOURS[episode.outcome[slot]] if learner else SCRIPTED
         axes.add_patch(
-            Polygon(boxes(pose[:1, slot], size[slot][None])[0], color=colour, linewidth=0, zorder=3)
+            Polygon(
+                make_box_outlines(pose[:1, slot], size[slot][None])[0], color=colour, linewidth=0, zorder=3
+            )
         )
         if not learner:
             continue

@@ -8,7 +8,7 @@ from jaxmarl_echelon.envs.drive.codes import EDGE
 from jaxmarl_echelon.envs.drive.observing import features
 from jaxmarl_echelon.envs.drive.observing.layout import COMPACT
 from jaxmarl_echelon.envs.drive.state import DT
-from jaxmarl_echelon.envs.drive.view.frames import Episode
+from jaxmarl_echelon.envs.drive.view.frames import DriveEpisode
 from jaxmarl_echelon.envs.drive.view.palette import (
     INK,
     OUTCOME_COLOURS,
@@ -17,23 +17,23 @@ from jaxmarl_echelon.envs.drive.view.palette import (
     ROAD_WIDTHS,
     SCRIPTED,
 )
-from jaxmarl_echelon.envs.drive.view.picture import caption
-from jaxmarl_echelon.envs.drive.view.road_drawing import extent
-from jaxmarl_echelon.envs.pages import encode, write_page
+from jaxmarl_echelon.envs.drive.view.picture import describe_outcomes
+from jaxmarl_echelon.envs.drive.view.road_drawing import scene_extent
+from jaxmarl_echelon.envs.pages import encode_array, write_page
 
 SCRIPTS = ("recording", "scene", "panel", "main")
 
 
-def save_replay(path: str | Path, episode: Episode) -> None:
+def save_drive_replay(path: str | Path, episode: DriveEpisode) -> None:
     """Writes an episode as a page with playback, in which single learners can be followed.
 
     The page draws a learner's observation back into the world.
     """
     scene, states = episode.scene, episode.states
     there = scene.segment_kind >= 0
-    low, high = extent(scene)
+    low, high = scene_extent(scene)
     recording = {
-        "caption": f"{episode.kind}: {caption(episode)}",
+        "caption": f"{episode.kind}: {describe_outcomes(episode)}",
         "period": DT,
         "agents": episode.agents,
         "learners": episode.learners.tolist(),
@@ -52,26 +52,26 @@ def save_replay(path: str | Path, episode: Episode) -> None:
         },
         "components": list(states.earned),
         "arrays": {
-            "segment": encode(scene.segment[there].astype(np.float32)),
-            "segment_kind": encode(scene.segment_kind[there].astype(np.int8)),
-            "size": encode(scene.size.astype(np.float32)),
-            "pose": encode(episode.pose.astype(np.float32)),
-            "speed": encode(states.motion.speed.astype(np.float32)),
-            "present": encode(states.present.astype(np.uint8)),
-            "alive": encode(states.alive.astype(np.uint8)),
-            "ghost": encode(states.ghost.astype(np.uint8)),
-            "colliding": encode(states.condition.colliding.astype(np.uint8)),
-            "offroad": encode(states.condition.offroad.astype(np.uint8)),
-            "goal": encode(states.goal.astype(np.float32)),
-            "earned": encode(np.stack(list(states.earned.values()), axis=-1).astype(np.float32)),
-            "seen": encode(episode.observations.astype(np.float32)),
+            "segment": encode_array(scene.segment[there].astype(np.float32)),
+            "segment_kind": encode_array(scene.segment_kind[there].astype(np.int8)),
+            "size": encode_array(scene.size.astype(np.float32)),
+            "pose": encode_array(episode.pose.astype(np.float32)),
+            "speed": encode_array(states.motion.speed.astype(np.float32)),
+            "present": encode_array(states.present.astype(np.uint8)),
+            "alive": encode_array(states.alive.astype(np.uint8)),
+            "ghost": encode_array(states.ghost.astype(np.uint8)),
+            "colliding": encode_array(states.condition.colliding.astype(np.uint8)),
+            "offroad": encode_array(states.condition.offroad.astype(np.uint8)),
+            "goal": encode_array(states.goal.astype(np.float32)),
+            "earned": encode_array(np.stack(list(states.earned.values()), axis=-1).astype(np.float32)),
+            "seen": encode_array(episode.observations.astype(np.float32)),
         },
         "view": _view(episode),
     }
     write_page(path, f"Driving: {episode.kind}", recording, __package__, SCRIPTS)
 
 
-def _view(episode: Episode) -> dict:
+def _view(episode: DriveEpisode) -> dict:
     """Positions and scales of the observed features, from which the page draws observations."""
     compact = episode.view.layout == COMPACT
     blocks = {

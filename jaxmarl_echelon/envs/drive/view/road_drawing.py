@@ -17,7 +17,7 @@ WALKER = "#b5651d"
 LEARNERS = ("#1f77b4", "#e8590c", "#2b8a3e", "#862e9c", "#0b7285", "#c2255c", "#5c940d", "#364fc7")
 
 
-def boxes(pose: np.ndarray, size: np.ndarray) -> np.ndarray:
+def make_box_outlines(pose: np.ndarray, size: np.ndarray) -> np.ndarray:
     """Corners `[n, 5, 2]` of boxes with a pointed front.
 
     Args:
@@ -32,7 +32,7 @@ def boxes(pose: np.ndarray, size: np.ndarray) -> np.ndarray:
     return np.stack([x, y], axis=-1)
 
 
-def extent(scene: SceneBank, margin: float = 4.0) -> tuple[np.ndarray, np.ndarray]:
+def scene_extent(scene: SceneBank, margin: float = 4.0) -> tuple[np.ndarray, np.ndarray]:
     """Lower left and upper right corner `[2]` of roads and recorded bodies, with a margin in m."""
     ends = scene.segment[scene.segment_kind >= 0].reshape(-1, 2)
     points = np.concatenate([ends, scene.recording[scene.recorded][:, :2]])
@@ -51,11 +51,11 @@ def draw_roads(axes: "Axes", scene: SceneBank) -> None:
             LineCollection(segments, colors=colour, linewidths=ROAD_WIDTHS[kind], linestyles=style, zorder=1)
         )
     axes.plot(*scene.sign.T, "8", color=SIGN, markersize=4, zorder=2)
-    low, high = extent(scene)
+    low, high = scene_extent(scene)
     axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), aspect="equal", xticks=[], yticks=[])
 
 
-def colours_of(scene: SceneBank) -> list[str]:
+def _choose_colours(scene: SceneBank) -> list[str]:
     """Returns a colour for each slot: distinct for learners, brown for pedestrians, grey for other bodies."""
     others = np.where(scene.type == codes.PEDESTRIAN, WALKER, SCRIPTED).tolist()
     for slot in np.flatnonzero(scene.learner):
@@ -76,9 +76,9 @@ def draw_recording(axes: "Axes", scene: SceneBank, sample: int = 0, goal_radius:
     from matplotlib.patches import Circle
 
     draw_roads(axes, scene)
-    colours = colours_of(scene)
+    colours = _choose_colours(scene)
     there = np.flatnonzero(scene.recorded[sample])
-    corners = boxes(scene.recording[sample, there, :3], scene.size[there])
+    corners = make_box_outlines(scene.recording[sample, there, :3], scene.size[there])
     faces = [colours[slot] for slot in there]
     axes.add_collection(PolyCollection(corners, facecolors=faces, edgecolors=INK, linewidths=0.4, zorder=3))
     for slot in np.flatnonzero(scene.learner):

@@ -7,27 +7,27 @@ import numpy as np
 
 from jaxmarl_echelon.envs import base
 from jaxmarl_echelon.envs.drive.bank import SceneBank
-from jaxmarl_echelon.envs.drive.observing.layout import View
+from jaxmarl_echelon.envs.drive.observing.layout import ObservationConfig
 from jaxmarl_echelon.envs.drive.state import VEHICLE_ROLE
-from jaxmarl_echelon.envs.drive.view.animation import save_gif
-from jaxmarl_echelon.envs.drive.view.frames import Episode, snapshot
-from jaxmarl_echelon.envs.drive.view.picture import save_picture
-from jaxmarl_echelon.envs.drive.view.replay import save_replay
+from jaxmarl_echelon.envs.drive.view.animation import save_drive_gif
+from jaxmarl_echelon.envs.drive.view.frames import DriveEpisode, take_drive_snapshot
+from jaxmarl_echelon.envs.drive.view.picture import save_drive_picture
+from jaxmarl_echelon.envs.drive.view.replay import save_drive_replay
 
 _PANELS = 6
 _SHOWN = ("score", "collision", "offroad", "dnf")
 
 
-class Viewer(base.Viewer):
+class DriveViewer(base.Viewer):
     """Draws evaluations of one environment; see `jaxmarl_echelon.training.program.evaluation`.
 
     Attributes:
       snapshot: the function to record with.
     """
 
-    snapshot = staticmethod(snapshot)
+    snapshot = staticmethod(take_drive_snapshot)
 
-    def __init__(self, bank: SceneBank, view: View, steps: int, kinds: tuple[str, ...]):
+    def __init__(self, bank: SceneBank, view: ObservationConfig, steps: int, kinds: tuple[str, ...]):
         """Stores the data that recordings do not contain.
 
         Args:
@@ -43,18 +43,18 @@ class Viewer(base.Viewer):
         shown = [self._episode(evaluation, index) for index in range(min(_PANELS, len(evaluation.length)))]
         there = np.asarray(evaluation.present[VEHICLE_ROLE])
         rates = [f"{name} {np.asarray(evaluation.results[name])[there].mean():.2f}" for name in _SHOWN]
-        save_picture(path, shown, f"{len(evaluation.length)} episodes: {', '.join(rates)}")
+        save_drive_picture(path, shown, f"{len(evaluation.length)} episodes: {', '.join(rates)}")
 
     def animation(self, path: Path, evaluation, episode: int) -> None:
         """Draws one episode of an evaluation from above, as a GIF."""
-        save_gif(path, self._episode(evaluation, episode))
+        save_drive_gif(path, self._episode(evaluation, episode))
 
     def replay(self, path: Path, evaluation, episode: int) -> None:
         """Writes one episode of an evaluation as an interactive page for any browser."""
-        save_replay(path, self._episode(evaluation, episode))
+        save_drive_replay(path, self._episode(evaluation, episode))
 
-    def _episode(self, evaluation, index: int) -> Episode:
+    def _episode(self, evaluation, index: int) -> DriveEpisode:
         length = int(evaluation.length[index]) + 1
         frames = jax.tree.map(lambda x: np.asarray(x[:length, index]), evaluation.frames)
         kind = self.kinds[int(np.asarray(self.bank.kind)[frames.state.scene[0]])]
-        return Episode(self.bank, self.view, self.steps, frames.state, kind)
+        return DriveEpisode(self.bank, self.view, self.steps, frames.state, kind)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_echelon.envs.echelon.battle import vectors
-from jaxmarl_echelon.envs.echelon.battle.state import NOBODY, HitLog, Mechs, Tally
+from jaxmarl_echelon.envs.echelon.battle.state import NO_MECH, HitLog, Mechs, Tally
 from jaxmarl_echelon.envs.echelon.battle.surroundings import Scene
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import PAINT, SUPPRESSION, WEAPONS
 
@@ -50,8 +50,8 @@ def no_effects(mechs: int) -> Effects:
         legs=zeros,
         stability=zeros,
         heat=zeros,
-        suppressor=jnp.full(mechs, NOBODY, jnp.int32),
-        painter=jnp.full(mechs, NOBODY, jnp.int32),
+        suppressor=jnp.full(mechs, NO_MECH, jnp.int32),
+        painter=jnp.full(mechs, NO_MECH, jnp.int32),
         assists=whole,
         hits=jnp.zeros((mechs, len(WEAPONS)), jnp.int32),
     )
@@ -73,11 +73,11 @@ def no_tally(mechs: int, logged: bool = False) -> Tally:
         shots=weapons,
         hits=weapons,
         intercepted=whole,
-        log=HitLog(zeros, never, jnp.full(mechs, NOBODY, jnp.int32)) if logged else None,
+        log=HitLog(zeros, never, jnp.full(mechs, NO_MECH, jnp.int32)) if logged else None,
     )
 
 
-def together(first: Effects, second: Effects) -> Effects:
+def add_effects(first: Effects, second: Effects) -> Effects:
     """Adds two sets of effects; of two painters of a mech the one with the higher index counts as last."""
     return Effects(
         *(a + b for a, b in zip(first[:4], second[:4], strict=True)),
@@ -88,29 +88,29 @@ def together(first: Effects, second: Effects) -> Effects:
     )
 
 
-def apply(mechs: Mechs, tally: Tally, effects: Effects, scene: Scene) -> tuple[Mechs, Tally]:
+def apply_effects(mechs: Mechs, tally: Tally, effects: Effects, scene: Scene) -> tuple[Mechs, Tally]:
     """Applies effects to living mechs; mechs without hit points die.
 
     A kill is credited to the enemy that dealt the most damage in the phase.
     """
     alive = mechs.alive
     damage = jnp.where(alive, effects.damage, 0.0)
-    taken = vectors.total(damage, 0)
-    painted = alive & (effects.painter != NOBODY)
+    taken = vectors.sum_pairwise(damage, 0)
+    painted = alive & (effects.painter != NO_MECH)
     hurt = mechs.replace(
         hp=mechs.hp - taken,
         leg_hp=mechs.leg_hp - jnp.where(alive, effects.legs, 0.0),
         heat=mechs.heat + jnp.where(alive, effects.heat, 0.0),
         stability=jnp.maximum(mechs.stability - jnp.where(alive, effects.stability, 0.0), 0.0),
-        suppressed=jnp.where(alive & (effects.suppressor != NOBODY), SUPPRESSION, mechs.suppressed),
+        suppressed=jnp.where(alive & (effects.suppressor != NO_MECH), SUPPRESSION, mechs.suppressed),
         painted=jnp.where(painted, PAINT, mechs.painted),
         painter=jnp.where(painted, effects.painter, mechs.painter),
     )
     counted = _count(tally, hurt, damage, taken, effects, scene)
-    return die(hurt, counted)
+    return mark_dead(hurt, counted)
 
 
-def die(mechs: Mechs, tally: Tally) -> tuple[Mechs, Tally]:
+def mark_dead(mechs: Mechs, tally: Tally) -> tuple[Mechs, Tally]:
     """Marks mechs without hit points as dead."""
     dies = mechs.alive & (mechs.hp <= 0)
     dead = mechs.replace(
@@ -121,13 +121,13 @@ def die(mechs: Mechs, tally: Tally) -> tuple[Mechs, Tally]:
     return dead, tally.replace(died=tally.died | dies)
 
 
-def on_painted(mechs: Mechs, scene: Scene) -> jax.Array:
+def has_paint_bonus(mechs: Mechs, scene: Scene) -> jax.Array:
     """Returns bool `[M, M]`: the shooter's pack has painted the target, which gives a damage bonus."""
-    known = (mechs.painted > 0) & (mechs.painter != NOBODY)
+    known = (mechs.painted > 0) & (mechs.painter != NO_MECH)
     return (scene.packmates[jnp.maximum(mechs.painter, 0)] & known[:, None]).T
 
 
-def from_behind(heading: jax.Array, direction: jax.Array) -> jax.Array:
+def rear_damage_factor(heading: jax.Array, direction: jax.Array) -> jax.Array:
     """Returns the damage factor `[...]`: `REAR_FACTOR` for attacks along `direction` from behind, else 1.
 
     Args:
@@ -136,11 +136,11 @@ def from_behind(heading: jax.Array, direction: jax.Array) -> jax.Array:
     """
     planar = direction[..., :2]
     along = vectors.dot(heading, planar)
-    length = vectors.length(planar)
+    length = vectors.vector_length(planar)
     return jnp.where((length > 1e-6) & (along > REAR * length), REAR_FACTOR, 1.0)
 
 
-def heading(mechs: Mechs) -> jax.Array:
+def heading_vectors(mechs: Mechs) -> jax.Array:
     """Returns the headings of the mechs as unit vectors `[M, 2]`."""
     return jnp.stack([jnp.cos(mechs.yaw), jnp.sin(mechs.yaw)], -1)
 
@@ -148,20 +148,20 @@ def heading(mechs: Mechs) -> jax.Array:
 def _count(tally, mechs, damage, taken, effects, scene):
     size = damage.shape[0]
     by_enemies = jnp.where(scene.enemies, damage, 0.0)
-    dealt = vectors.total(by_enemies, 1)
+    dealt = vectors.sum_pairwise(by_enemies, 1)
     killed = mechs.alive & (mechs.hp <= 0) & (by_enemies.max(0) > 0)
-    killer = jnp.where(killed, vectors.lowest(-by_enemies, 0)[0], NOBODY)
-    attacker = vectors.lowest(-damage, 0)[0]
+    killer = jnp.where(killed, vectors.argmin_and_min(-by_enemies, 0)[0], NO_MECH)
+    attacker = vectors.argmin_and_min(-damage, 0)[0]
     towards = mechs.position[attacker] - mechs.position
     hit = taken > 0
     return tally.replace(
         dealt=tally.dealt + dealt,
-        dealt_to_friends=tally.dealt_to_friends + (vectors.total(damage, 1) - dealt),
+        dealt_to_friends=tally.dealt_to_friends + (vectors.sum_pairwise(damage, 1) - dealt),
         taken=tally.taken + taken,
         kills=tally.kills + (killer == jnp.arange(size)[:, None]).sum(1, dtype=jnp.int32),
         assists=tally.assists + effects.assists,
         hit=tally.hit | hit,
-        hit_direction=jnp.where(hit[:, None], vectors.unit(towards), tally.hit_direction),
+        hit_direction=jnp.where(hit[:, None], vectors.unit_vectors(towards), tally.hit_direction),
         hits=tally.hits + effects.hits,
         log=None if tally.log is None else _logged(tally.log, mechs, by_enemies, effects),
     )
@@ -169,11 +169,11 @@ def _count(tally, mechs, damage, taken, effects, scene):
 
 def _logged(log: HitLog, mechs: Mechs, by_enemies: jax.Array, effects: Effects) -> HitLog:
     """Returns the log with the damage `[M, M]` between enemies in this phase added."""
-    towards = vectors.unit((mechs.position - mechs.position[:, None])[..., :2])
-    enfilade = 0.5 * (1.0 + vectors.dot(towards, heading(mechs)[None]))
-    hit = mechs.alive & (effects.suppressor != NOBODY)
+    towards = vectors.unit_vectors((mechs.position - mechs.position[:, None])[..., :2])
+    enfilade = 0.5 * (1.0 + vectors.dot(towards, heading_vectors(mechs)[None]))
+    hit = mechs.alive & (effects.suppressor != NO_MECH)
     return HitLog(
-        rear=log.rear + vectors.total(by_enemies * enfilade, 1),
+        rear=log.rear + vectors.sum_pairwise(by_enemies * enfilade, 1),
         struck=log.struck | (by_enemies > 0).any(0),
         suppressor=jnp.where(hit, effects.suppressor, log.suppressor),
     )

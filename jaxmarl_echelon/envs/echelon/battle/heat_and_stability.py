@@ -33,7 +33,7 @@ BASE_ACTIONS = 9
 _ROUNDING = 1e-3
 
 
-class Orders(NamedTuple):
+class MechCommands(NamedTuple):
     """Commands of the mechs for a decision.
 
     Attributes:
@@ -45,13 +45,13 @@ class Orders(NamedTuple):
     triggers: jax.Array
 
 
-def read_commands(commands: jax.Array, params: EchelonParams) -> Orders:
+def parse_commands(commands: jax.Array, params: EchelonParams) -> MechCommands:
     """Converts commands `[M, 9 or more]` to orders; non-finite numbers count as 0."""
     base = commands[:, :BASE_ACTIONS]
     base = jnp.clip(jnp.where(jnp.isfinite(base), base, 0.0), -1.0, 1.0).astype(jnp.float32)
     trigger = jnp.asarray(TRIGGERS)[params.classes]
     pulled = jnp.take_along_axis(base, jnp.maximum(trigger, 0), axis=1) > 0
-    return Orders(base, pulled & (trigger >= 0))
+    return MechCommands(base, pulled & (trigger >= 0))
 
 
 def is_shut_down(mechs: Mechs, chassis: ChassisTable) -> jax.Array:
@@ -68,7 +68,9 @@ def is_legged(mechs: Mechs) -> jax.Array:
     return mechs.leg_hp <= 0
 
 
-def advance(mechs: Mechs, chassis: ChassisTable, orders: Orders, foot: jax.Array) -> tuple[Mechs, jax.Array]:
+def update_condition(
+    mechs: Mechs, chassis: ChassisTable, orders: MechCommands, foot: jax.Array
+) -> tuple[Mechs, jax.Array]:
     """Advances timers, heat, hazards and stability of living mechs by one substep.
 
     Args:
@@ -113,7 +115,7 @@ def _hazards(mechs: Mechs, chassis: ChassisTable, foot: jax.Array) -> tuple[Mech
 def _stability(mechs: Mechs) -> Mechs:
     """Updates falling, lying, getting up and regeneration of stability."""
     legged = is_legged(mechs)
-    moving = vectors.square(mechs.velocity) > MOVING_SPEED**2
+    moving = vectors.squared_length(mechs.velocity) > MOVING_SPEED**2
     penalty = jnp.where(legged, LEGGED_PENALTY, 0.0) + jnp.where(moving, MOVING_PENALTY, 0.0)
     penalty += jnp.where(mechs.suppressed > 0, SUPPRESSED_PENALTY, 0.0)
     gain = REGENERATION * SUBSTEP * jnp.maximum(1.0 - penalty, LEAST_REGENERATION)

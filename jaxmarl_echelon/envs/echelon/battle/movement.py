@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from jaxmarl_echelon.envs.echelon.battle import vectors
-from jaxmarl_echelon.envs.echelon.battle.heat_and_stability import Orders, is_legged, is_shut_down
+from jaxmarl_echelon.envs.echelon.battle.heat_and_stability import MechCommands, is_legged, is_shut_down
 from jaxmarl_echelon.envs.echelon.battle.state import Mechs
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import (
     CHASSIS,
@@ -23,14 +23,14 @@ from jaxmarl_echelon.envs.echelon.battle.unit_tables import (
     YAW_RATE,
     ChassisTable,
 )
-from physics.voxels import Terrain, columns, layer_bits
+from physics.voxels import Terrain, blocking_columns, layer_bits
 
 DAMPING = 0.98
 LEGGED_SPEED, LEGGED_JET, WATER_SPEED = 0.4, 0.5, 0.6
 STEP_UP, STEP_UP_SPEED = 1.1, 1.0
 
 
-class Ground(NamedTuple):
+class NearbyColumns(NamedTuple):
     """Terrain columns around each mech, within its reach during one decision.
 
     Attributes:
@@ -58,21 +58,21 @@ class _Walker(NamedTuple):
     present: jax.Array
 
 
-def ground_around(terrain: Terrain, position: jax.Array, substeps: int) -> Ground:
+def ground_around(terrain: Terrain, position: jax.Array, substeps: int) -> NearbyColumns:
     """Looks up the columns that mechs at `position` `[M, 3]` can reach within `substeps`."""
     farthest = np.max(CHASSIS.size[:, :2].max(1) / 2 + CHASSIS.max_speed * SUBSTEP * substeps)
     reach = ceil(float(farthest))
     corner = jnp.floor(position[:, :2]).astype(jnp.int32) - reach
-    return Ground(corner, _solid_from(terrain, corner, 2 * reach + 1))
+    return NearbyColumns(corner, _solid_from(terrain, corner, 2 * reach + 1))
 
 
-def looked_up_again(solid: jax.Array, corner: jax.Array, terrain: Terrain) -> jax.Array:
+def look_up_columns_again(solid: jax.Array, corner: jax.Array, terrain: Terrain) -> jax.Array:
     """Returns `Ground.solid` of a changed terrain, for the same corners."""
     return _solid_from(terrain, corner, solid.shape[-1])
 
 
-def accelerate(
-    mechs: Mechs, chassis: ChassisTable, orders: Orders, wading: jax.Array, gravity: jax.Array
+def accelerate_mechs(
+    mechs: Mechs, chassis: ChassisTable, orders: MechCommands, wading: jax.Array, gravity: jax.Array
 ) -> Mechs:
     """Rotates the mechs and sets their velocities; `wading` `[M]` bool marks mechs in water."""
     down, fallen = is_shut_down(mechs, chassis), mechs.fallen > 0
@@ -96,10 +96,10 @@ def accelerate(
     )
 
 
-def integrate(
+def move_mechs(
     mechs: Mechs,
     chassis: ChassisTable,
-    ground: Ground,
+    ground: NearbyColumns,
     priority: jax.Array,
     size: tuple[int, int],
     original: bool,
@@ -135,19 +135,19 @@ def integrate(
     return mechs.replace(position=position[rank], velocity=velocity[rank])
 
 
-def noise(mechs: Mechs, chassis: ChassisTable) -> jax.Array:
+def movement_noise(mechs: Mechs, chassis: ChassisTable) -> jax.Array:
     """Returns the loudness `[M]` of moving mechs; 0 for fallen and dead ones."""
-    speed = vectors.length(mechs.velocity)
+    speed = vectors.vector_length(mechs.velocity)
     return jnp.where(mechs.alive & (mechs.fallen == 0), speed * chassis.noise, 0.0)
 
 
 def _solid_from(terrain: Terrain, corner: jax.Array, side: int) -> jax.Array:
     span = np.arange(side, dtype=np.int32)
     x, y = corner[:, 0, None, None] + span, corner[:, 1, None, None] + span[:, None]
-    return columns(terrain, *jnp.broadcast_arrays(x, y))[0]
+    return blocking_columns(terrain, *jnp.broadcast_arrays(x, y))[0]
 
 
-def _obstacles(mechs: Mechs, half: jax.Array, ground: Ground) -> jax.Array:
+def _obstacles(mechs: Mechs, half: jax.Array, ground: NearbyColumns) -> jax.Array:
     """Returns blocking cells `[M, 2, 2]` of the columns under a mech, at its present and next x and y.
 
     They do not depend on the mech's height, so the sequential part only compares words.

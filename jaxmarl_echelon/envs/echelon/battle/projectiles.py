@@ -13,8 +13,8 @@ import numpy as np
 from jaxmarl_echelon.envs.echelon.battle import damage, vectors
 from jaxmarl_echelon.envs.echelon.battle.damage import Effects
 from jaxmarl_echelon.envs.echelon.battle.heat_and_stability import is_shut_down
-from jaxmarl_echelon.envs.echelon.battle.smoke import puff
-from jaxmarl_echelon.envs.echelon.battle.state import NOBODY, PROJECTILES_PER_MECH, Mechs, Projectiles, Smoke
+from jaxmarl_echelon.envs.echelon.battle.smoke import create_clouds
+from jaxmarl_echelon.envs.echelon.battle.state import NO_MECH, PROJECTILES_PER_MECH, Mechs, Projectiles, Smoke
 from jaxmarl_echelon.envs.echelon.battle.surroundings import Scene
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import (
     AMS_PERIOD,
@@ -28,8 +28,8 @@ from jaxmarl_echelon.envs.echelon.battle.unit_tables import (
     WEAPON,
     WEAPONS,
 )
-from physics.line_of_sight import cast, sight_clear
-from physics.sparse_batch import Active, compute_where, fold_active
+from physics.line_of_sight import find_first_voxel, is_sight_clear
+from physics.sparse_batch import ActiveEntries, compute_where, fold_active
 from physics.voxels import box_collides
 
 AMS_RANGE, AMS_CHANCE = 5.5, 0.6
@@ -72,7 +72,7 @@ class _Shots(NamedTuple):
 
     @property
     def exists(self) -> jax.Array:
-        return self.kind != NOBODY
+        return self.kind != NO_MECH
 
 
 class _Ends(NamedTuple):
@@ -107,22 +107,22 @@ def no_projectiles(mechs: int) -> Projectiles:
         position=jnp.zeros((*shape, 3)),
         velocity=jnp.zeros((*shape, 3)),
         age=jnp.zeros(shape, jnp.int32),
-        kind=jnp.full(shape, NOBODY, jnp.int32),
-        target=jnp.full(shape, NOBODY, jnp.int32),
+        kind=jnp.full(shape, NO_MECH, jnp.int32),
+        target=jnp.full(shape, NO_MECH, jnp.int32),
     )
 
 
 def _no_impacts(mechs: int) -> Impacts:
     shape = (mechs, PROJECTILES_PER_MECH)
     return Impacts(
-        kind=jnp.full(shape, NOBODY, jnp.int32),
+        kind=jnp.full(shape, NO_MECH, jnp.int32),
         point=jnp.zeros((*shape, 3)),
         cell=jnp.zeros((*shape, 3), jnp.int32),
         struck=jnp.zeros(shape, bool),
     )
 
 
-def fly(
+def move_projectiles(
     scene: Scene, mechs: Mechs, projectiles: Projectiles, smoke: Smoke, draws: jax.Array
 ) -> tuple[Projectiles, Smoke, Impacts, Effects, jax.Array]:
     """Advances all projectiles by one substep.
@@ -137,9 +137,9 @@ def fly(
     Returns:
       projectiles, smoke, impacts, effects, and bool `[M]`: the mech shot a missile down.
     """
-    age = jnp.where(projectiles.kind != NOBODY, projectiles.age + 1, 0)
+    age = jnp.where(projectiles.kind != NO_MECH, projectiles.age + 1, 0)
     life = jnp.asarray(WEAPON.life)[jnp.maximum(projectiles.kind, 0)]
-    kind = jnp.where(age > life, NOBODY, projectiles.kind)
+    kind = jnp.where(age > life, NO_MECH, projectiles.kind)
     projectiles = projectiles.replace(age=age, kind=kind)
     size = mechs.hp.shape[0]
     ready = mechs.alive & ~is_shut_down(mechs, scene.chassis) & (scene.classes == HEAVY)
@@ -153,18 +153,18 @@ def fly(
         centre=jnp.zeros((size, 3)),
     )
     reach = _reach(scene, mechs)
-    look, painted = damage.heading(mechs), damage.on_painted(mechs, scene)
+    look, painted = damage.heading_vectors(mechs), damage.has_paint_bonus(mechs, scene)
 
     def work(active, carry):
         return _work(scene, mechs, reach, look, painted, draws, active, carry)
 
     room = max(4, size * 4 // 5)
-    end = fold_active((kind != NOBODY).ravel(), work, start, room, lockstep=True)
-    smoke = puff(smoke, end.cloud, end.centre)
+    end = fold_active((kind != NO_MECH).ravel(), work, start, room, lockstep=True)
+    smoke = create_clouds(smoke, end.cloud, end.centre)
     return end.projectiles, smoke, end.impacts, end.effects, ready & ~end.ams_ready
 
 
-def intercepted(mechs: Mechs, shot_down: jax.Array) -> Mechs:
+def start_ams_cooldown(mechs: Mechs, shot_down: jax.Array) -> Mechs:
     """Starts the cooldown of mechs `[M]` that shot a missile down."""
     slot = mechs.cooldown.at[:, AMS_SLOT]
     return mechs.replace(cooldown=slot.set(jnp.where(shot_down, AMS_PERIOD, mechs.cooldown[:, AMS_SLOT])))
@@ -175,12 +175,12 @@ def _reach(scene: Scene, mechs: Mechs) -> jax.Array:
     return scene.chassis.size.max(-1) / 2
 
 
-def _work(scene, mechs, reach, look, painted, draws, active: Active, carry: _Round) -> _Round:
+def _work(scene, mechs, reach, look, painted, draws, active: ActiveEntries, carry: _Round) -> _Round:
     """Advances one chunk of active projectiles."""
     size = mechs.hp.shape[0]
     shots = _gather(carry.projectiles, active.index)
     stopped, ready = _intercept(scene, mechs, carry.ams_ready, shots, draws)
-    shots = shots._replace(kind=jnp.where(stopped, NOBODY, shots.kind))
+    shots = shots._replace(kind=jnp.where(stopped, NO_MECH, shots.kind))
     shots = shots._replace(velocity=_steer(scene, mechs, shots))
     after = shots.position + shots.velocity * SUBSTEP
     ends = _collide(scene, mechs, reach, shots, after)
@@ -189,11 +189,11 @@ def _work(scene, mechs, reach, look, painted, draws, active: Active, carry: _Rou
     owner = jnp.where(puffs, shots.shooter, size)
     moved = shots._replace(
         position=jnp.where(ends.ended[:, None], ends.point, after),
-        kind=jnp.where(ends.ended, NOBODY, shots.kind),
+        kind=jnp.where(ends.ended, NO_MECH, shots.kind),
     )
     return _Round(
         projectiles=_scatter(carry.projectiles, moved),
-        effects=damage.together(carry.effects, effects),
+        effects=damage.add_effects(carry.effects, effects),
         ams_ready=ready,
         impacts=_record(carry.impacts, shots, ends),
         cloud=carry.cloud.at[owner].set(True, mode="drop"),
@@ -211,8 +211,8 @@ def _gather(projectiles: Projectiles, place: jax.Array) -> _Shots:
         shooter=jnp.minimum(place, projectiles.kind.size - 1) // PROJECTILES_PER_MECH,
         position=pick(projectiles.position, 0.0),
         velocity=pick(projectiles.velocity, 0.0),
-        kind=pick(projectiles.kind, NOBODY),
-        target=pick(projectiles.target, NOBODY),
+        kind=pick(projectiles.kind, NO_MECH),
+        target=pick(projectiles.target, NO_MECH),
     )
 
 
@@ -249,7 +249,7 @@ def _intercept(scene, mechs, ready, shots: _Shots, draws) -> tuple[jax.Array, ja
     Each defender in range tries in turn: one geometric draw selects the one that succeeds, if any.
     """
     apart = mechs.position - shots.position[:, None]
-    near = vectors.square(apart) <= AMS_RANGE**2
+    near = vectors.squared_length(apart) <= AMS_RANGE**2
     defends = near & ready & (shots.kind == MISSILE)[:, None] & _enemies(scene, shots.shooter)
     before = _counted_before(defends)
     draw = draws[shots.shooter, shots.place % len(TUBES)]
@@ -274,12 +274,12 @@ def _steer(scene, mechs, shots: _Shots) -> jax.Array:
     """Returns velocities after guidance and gravity."""
     target = jnp.maximum(shots.target, 0)
     to = mechs.position[target] - shots.position
-    distance = vectors.length(to)[:, None]
+    distance = vectors.vector_length(to)[:, None]
     speed = jnp.asarray(WEAPON.speed)[jnp.maximum(shots.kind, 0)][:, None]
     share = STEERING * SUBSTEP
     turned = (1 - share) * shots.velocity + share * speed * to / jnp.maximum(distance, NEAREST_STEERING)
-    turned = vectors.unit(turned) * speed
-    guided = (shots.kind == MISSILE) & (shots.target != NOBODY) & mechs.alive[target]
+    turned = vectors.unit_vectors(turned) * speed
+    guided = (shots.kind == MISSILE) & (shots.target != NO_MECH) & mechs.alive[target]
     guided = guided[:, None] & (distance > NEAREST_STEERING)
     drop = jnp.where(shots.kind == GAUSS, scene.gravity * SUBSTEP, 0.0)
     return jnp.where(guided, turned, shots.velocity.at[:, 2].add(-drop))
@@ -289,18 +289,18 @@ def _collide(scene, mechs, reach, shots: _Shots, after: jax.Array) -> _Ends:
     """Returns the first collision of each projectile on the way to `after`."""
     way = after - shots.position
     to = mechs.position - shots.position[:, None]
-    square = jnp.maximum(vectors.square(way), 1e-12)
+    square = jnp.maximum(vectors.squared_length(way), 1e-12)
     share = jnp.clip(vectors.dot(to, way[:, None]) / square[:, None], 0.0, 1.0)
     miss = to - share[..., None] * way[:, None]
-    meets = vectors.square(miss) <= reach * reach
+    meets = vectors.squared_length(miss) <= reach * reach
     meets &= _enemies(scene, shots.shooter) & mechs.alive & shots.exists[:, None]
     share = jnp.where(meets, share, 2.0)
-    victim, share = vectors.lowest(share, -1)
+    victim, share = vectors.argmin_and_min(share, -1)
     met = share <= 1
     closest = shots.position + jnp.where(met, share, 1.0)[:, None] * way
     end = jnp.where(met[:, None], closest, after)
 
-    struck, entry, cell = cast(scene.terrain, shots.position, end, steps=_CAST_STEPS)
+    struck, entry, cell = find_first_voxel(scene.terrain, shots.position, end, steps=_CAST_STEPS)
     struck &= shots.exists
     touches = box_collides(scene.terrain, after - BODY, after + BODY, reach=2) & shots.exists & ~met & ~struck
     before = jnp.maximum(entry - _STEP_BACK, 0.0)[:, None]
@@ -322,7 +322,7 @@ def _harm(scene, mechs, look, painted, shots: _Shots, ends: _Ends) -> Effects:
     size = mechs.hp.shape[0]
     kind = jnp.maximum(shots.kind, 0)
     victims = (ends.victim[:, None] == np.arange(size)) & ends.direct[:, None]
-    factor = damage.from_behind(look[ends.victim], shots.velocity)
+    factor = damage.rear_damage_factor(look[ends.victim], shots.velocity)
     base = jnp.asarray(WEAPON.damage)[kind] * factor
     feet = (mechs.position[:, 2] - scene.chassis.size[:, 2] / 2)[ends.victim]
     legs = ends.point[:, 2] < feet + damage.LEG_HEIGHT * scene.chassis.size[:, 2][ends.victim]
@@ -343,10 +343,10 @@ def _harm(scene, mechs, look, painted, shots: _Shots, ends: _Ends) -> Effects:
     helps = harmful & bonus & (painter != shots.shooter)
     return damage.no_effects(size)._replace(
         damage=by_shooter[:, :size],
-        legs=vectors.total(jnp.where(victims & (legs & harmful)[:, None], base[:, None], 0.0), 0),
-        stability=vectors.total(shaken, 0),
+        legs=vectors.sum_pairwise(jnp.where(victims & (legs & harmful)[:, None], base[:, None], 0.0), 0),
+        stability=vectors.sum_pairwise(shaken, 0),
         suppressor=jnp.where(
-            victims & (shots.kind == AUTOCANNON)[:, None], shots.shooter[:, None], NOBODY
+            victims & (shots.kind == AUTOCANNON)[:, None], shots.shooter[:, None], NO_MECH
         ).max(0),
         assists=((painter[:, None] == np.arange(size)) & helps[:, None]).sum(0, dtype=jnp.int32),
         hits=by_shooter[:, size:].astype(jnp.int32),
@@ -358,11 +358,11 @@ def _splash(scene, mechs, shots: _Shots, ends: _Ends, victims: jax.Array) -> jax
     explodes = ends.ended & ((shots.kind == MISSILE) | (shots.kind == GAUSS))
     radius = jnp.asarray(WEAPON.splash_radius)[jnp.maximum(shots.kind, 0)][:, None]
     apart = mechs.position - ends.centre[:, None]
-    near = (vectors.square(apart) <= radius * radius) & explodes[:, None] & mechs.alive & ~victims
+    near = (vectors.squared_length(apart) <= radius * radius) & explodes[:, None] & mechs.alive & ~victims
 
     def uncovered(terrain, centre, position, near):
         ends = jnp.where(near[..., None], position, centre[:, None])
-        return near & sight_clear(terrain, centre[:, None], ends, steps=_SPLASH_STEPS)
+        return near & is_sight_clear(terrain, centre[:, None], ends, steps=_SPLASH_STEPS)
 
     return compute_where(
         uncovered,

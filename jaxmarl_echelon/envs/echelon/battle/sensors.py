@@ -9,10 +9,10 @@ import numpy as np
 
 from jaxmarl_echelon.envs.echelon.battle import vectors
 from jaxmarl_echelon.envs.echelon.battle.heat_and_stability import is_shut_down
-from jaxmarl_echelon.envs.echelon.battle.smoke import smoked
+from jaxmarl_echelon.envs.echelon.battle.smoke import find_smoke_blocked
 from jaxmarl_echelon.envs.echelon.battle.state import Battle, Mechs
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import ChassisTable
-from physics.line_of_sight import sight_clear
+from physics.line_of_sight import is_sight_clear
 from physics.voxels import Terrain
 
 EW_RANGE = 50.0
@@ -24,7 +24,9 @@ HOT = 0.8
 MUFFLED, LOUDNESS_SCALE = 0.2, 5.0
 
 
-def quality(mechs: Mechs, team: np.ndarray, chassis: ChassisTable) -> tuple[jax.Array, jax.Array, jax.Array]:
+def compute_sensor_quality(
+    mechs: Mechs, team: np.ndarray, chassis: ChassisTable
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Returns sensor quality, jamming level and counter-jamming level, `[M]` each.
 
     Mechs that are dead or shut down have the worst quality and levels of 0.
@@ -36,7 +38,7 @@ def quality(mechs: Mechs, team: np.ndarray, chassis: ChassisTable) -> tuple[jax.
     """
     working = mechs.alive & ~is_shut_down(mechs, chassis)
     apart = mechs.position - mechs.position[:, None]
-    level = jnp.maximum(1.0 - vectors.length(apart) / EW_RANGE, 0.0)
+    level = jnp.maximum(1.0 - vectors.vector_length(apart) / EW_RANGE, 0.0)
     friends = team[:, None] == team
     others = ~np.eye(team.size, dtype=bool)
     jam = jnp.where(~friends & (mechs.ecm & working), level, 0.0).max(-1)
@@ -46,7 +48,7 @@ def quality(mechs: Mechs, team: np.ndarray, chassis: ChassisTable) -> tuple[jax.
     return jnp.where(working, clear, WORST), jam, eccm
 
 
-def lines(terrain: Terrain, battle: Battle) -> tuple[jax.Array, jax.Array]:
+def find_clear_lines(terrain: Terrain, battle: Battle) -> tuple[jax.Array, jax.Array]:
     """Tests lines of sight between mech centres.
 
     Returns:
@@ -58,8 +60,8 @@ def lines(terrain: Terrain, battle: Battle) -> tuple[jax.Array, jax.Array]:
     start, end = position[one], position[other]
     # Lines to dead mechs are not used: shortened to points they cost no steps.
     both = (battle.mechs.alive[one] & battle.mechs.alive[other])[:, None]
-    terrain_clear = sight_clear(terrain, start, jnp.where(both, end, start))
-    smoke_clear = ~smoked(battle.smoke, start, end, both[:, 0])
+    terrain_clear = is_sight_clear(terrain, start, jnp.where(both, end, start))
+    smoke_clear = ~find_smoke_blocked(battle.smoke, start, end, both[:, 0])
 
     def matrix(values):
         half = jnp.zeros((size, size), bool).at[one, other].set(values)
@@ -68,7 +70,7 @@ def lines(terrain: Terrain, battle: Battle) -> tuple[jax.Array, jax.Array]:
     return matrix(terrain_clear), matrix(smoke_clear)
 
 
-def visible(
+def find_visible_mechs(
     battle: Battle,
     team: np.ndarray,
     packmates: jax.Array,
@@ -84,15 +86,15 @@ def visible(
       team: `[M]`.
       packmates: `[M, M]` bool.
       chassis: rows per mech.
-      terrain_clear: `[M, M]` from `lines`.
-      smoke_clear: `[M, M]` from `lines`.
+      terrain_clear: `[M, M]` from `find_clear_lines`.
+      smoke_clear: `[M, M]` from `find_clear_lines`.
       full: bool; all living mechs notice each other.
     """
     mechs = battle.mechs
-    sensed, _, _ = quality(mechs, team, chassis)
+    sensed, _, _ = compute_sensor_quality(mechs, team, chassis)
     sensed = sensed[:, None]
     apart = mechs.position - mechs.position[:, None]
-    distance = vectors.length(apart)
+    distance = vectors.vector_length(apart)
     painted = (
         packmates[jnp.maximum(mechs.painter, 0)] & ((mechs.painter >= 0) & (mechs.painted > 0))[:, None]
     ).T
@@ -103,7 +105,7 @@ def visible(
     return noticed & mechs.alive & mechs.alive[:, None] & ~np.eye(team.size, dtype=bool)
 
 
-def acoustic(mechs: Mechs, clear: jax.Array) -> jax.Array:
+def hear_noise(mechs: Mechs, clear: jax.Array) -> jax.Array:
     """Returns noise of other mechs per quadrant, `[M, 4]`: front left, front right, rear left, rear right.
 
     Args:
@@ -111,7 +113,7 @@ def acoustic(mechs: Mechs, clear: jax.Array) -> jax.Array:
       clear: `[M, M]` bool, sight.
     """
     apart = mechs.position - mechs.position[:, None]
-    loudness = mechs.noise / (1.0 + vectors.square(apart)) * jnp.where(clear, 1.0, MUFFLED)
+    loudness = mechs.noise / (1.0 + vectors.squared_length(apart)) * jnp.where(clear, 1.0, MUFFLED)
     others = mechs.alive & mechs.alive[:, None] & ~np.eye(mechs.hp.size, dtype=bool)
     loudness = jnp.where(others, loudness, 0.0)
     cos, sin = jnp.cos(mechs.yaw)[:, None], jnp.sin(mechs.yaw)[:, None]

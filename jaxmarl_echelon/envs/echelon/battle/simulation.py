@@ -22,10 +22,10 @@ from jaxmarl_echelon.envs.echelon.battle import (
     terrain_destruction,
     weapons,
 )
-from jaxmarl_echelon.envs.echelon.battle.movement import Ground
+from jaxmarl_echelon.envs.echelon.battle.movement import NearbyColumns
 from jaxmarl_echelon.envs.echelon.battle.smoke import age_smoke, no_smoke
 from jaxmarl_echelon.envs.echelon.battle.state import (
-    NOBODY,
+    NO_MECH,
     Battle,
     EchelonParams,
     Mechs,
@@ -36,7 +36,7 @@ from jaxmarl_echelon.envs.echelon.battle.state import (
 from jaxmarl_echelon.envs.echelon.battle.surroundings import Scene, chassis_of, scene_of
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import COOLDOWNS, MAX_STABILITY, SCOUT, SECONDARY
 from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank
-from physics.voxels import WATER, Overlay, Terrain, material_at, no_overlay
+from physics.voxels import WATER, Overlay, Terrain, empty_overlay, material_at
 
 MARGIN, SPACING, COLUMNS = 2.0, 3.5, 5
 # Random numbers per mech and substep: two interceptions, one leg hit, one for the order of moving.
@@ -51,11 +51,11 @@ class _Step(NamedTuple):
     smoke: Smoke
     tally: Tally
     overlay: Overlay
-    ground: Ground
+    ground: NearbyColumns
 
 
 @dataclass(frozen=True, eq=False)
-class Simulation:
+class BattleSimulation:
     """Static configuration of a battle, with its transition functions.
 
     Attributes:
@@ -130,7 +130,7 @@ class Simulation:
             mechs=mechs,
             projectiles=projectiles.no_projectiles(size),
             smoke=no_smoke(size),
-            overlay=no_overlay(self.bank.voxels.material.shape[1:], self.pages, self.damaged),
+            overlay=empty_overlay(self.bank.voxels.material.shape[1:], self.pages, self.damaged),
             map_index=jnp.asarray(map_index, jnp.int32),
             tally=damage.no_tally(size, self.logged),
         )
@@ -146,7 +146,7 @@ class Simulation:
           params: parameters.
         """
         scene = self.scene(battle, params)
-        orders = heat_and_stability.read_commands(commands, params)
+        orders = heat_and_stability.parse_commands(commands, params)
         mechs = _emit(battle.mechs, orders.base[:, SECONDARY], params)
         size = len(self.team)
         draws = jax.random.bits(key, (self.substeps + 1, _DRAWS, size), jnp.uint16).astype(jnp.int32)
@@ -178,24 +178,24 @@ class Simulation:
         smoke = age_smoke(step.smoke)
         foot = mechs.position.at[:, 2].add(-scene.chassis.size[:, 2] / 2)
         material = material_at(scene.terrain, foot.astype(jnp.int32))
-        mechs, burnt = heat_and_stability.advance(mechs, scene.chassis, orders, material)
-        mechs, tally = damage.die(mechs, tally.replace(taken=tally.taken + burnt))
+        mechs, burnt = heat_and_stability.update_condition(mechs, scene.chassis, orders, material)
+        mechs, tally = damage.mark_dead(mechs, tally.replace(taken=tally.taken + burnt))
 
-        flying, smoke, impacts, effects, shot_down = projectiles.fly(
+        flying, smoke, impacts, effects, shot_down = projectiles.move_projectiles(
             scene, mechs, flying, smoke, _share(draws[:2].T)
         )
-        mechs = projectiles.intercepted(mechs, shot_down)
+        mechs = projectiles.start_ams_cooldown(mechs, shot_down)
         tally = tally.replace(intercepted=tally.intercepted + shot_down)
-        mechs, tally = damage.apply(mechs, tally, effects, scene)
+        mechs, tally = damage.apply_effects(mechs, tally, effects, scene)
 
-        mechs, flying, tally = weapons.fire(
+        mechs, flying, tally = weapons.fire_weapons(
             scene, mechs, flying, smoke, tally, orders, _share(draws[2]), self.original
         )
         died = step.mechs.alive & ~mechs.alive
-        overlay, ground = terrain_destruction.settle(scene, step.ground, mechs, died, loose, impacts)
-        mechs = movement.accelerate(mechs, scene.chassis, orders, material == WATER, scene.gravity)
-        mechs = movement.integrate(mechs, scene.chassis, ground, draws[3], self.size[:2], self.original)
-        mechs = mechs.replace(noise=movement.noise(mechs, scene.chassis))
+        overlay, ground = terrain_destruction.update_terrain(scene, step.ground, mechs, died, loose, impacts)
+        mechs = movement.accelerate_mechs(mechs, scene.chassis, orders, material == WATER, scene.gravity)
+        mechs = movement.move_mechs(mechs, scene.chassis, ground, draws[3], self.size[:2], self.original)
+        mechs = mechs.replace(noise=movement.movement_noise(mechs, scene.chassis))
         return _Step(mechs, flying, smoke, tally, overlay, ground)
 
     def fresh(self, chassis) -> Mechs:
@@ -213,9 +213,9 @@ class Simulation:
             fallen=timer,
             suppressed=timer,
             painted=timer,
-            painter=jnp.full(size, NOBODY, jnp.int32),
+            painter=jnp.full(size, NO_MECH, jnp.int32),
             cooldown=jnp.zeros((size, len(COOLDOWNS)), jnp.int32),
-            focus=jnp.full(size, NOBODY, jnp.int32),
+            focus=jnp.full(size, NO_MECH, jnp.int32),
             ecm=never,
             eccm=never,
             alive=~never,

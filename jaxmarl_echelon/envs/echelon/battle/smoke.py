@@ -10,7 +10,7 @@ import numpy as np
 from jaxmarl_echelon.envs.echelon.battle import vectors
 from jaxmarl_echelon.envs.echelon.battle.state import CLOUDS_PER_MECH, Smoke
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import SMOKE, SMOKE_LIFE, WEAPON
-from physics.line_of_sight import in_smoke
+from physics.line_of_sight import passes_smoke_cloud
 from physics.sparse_batch import compute_where
 
 _SHARE = 1 / 8
@@ -27,9 +27,9 @@ def age_smoke(smoke: Smoke) -> Smoke:
     return smoke.replace(left=jnp.maximum(smoke.left - 1, 0))
 
 
-def puff(smoke: Smoke, fires: jax.Array, centre: jax.Array) -> Smoke:
+def create_clouds(smoke: Smoke, fires: jax.Array, centre: jax.Array) -> Smoke:
     """Creates a cloud at `centre` `[M, 3]` for each mech that `fires` `[M]`, replacing its oldest one."""
-    oldest = vectors.lowest(smoke.left, -1)[0][:, None] == np.arange(CLOUDS_PER_MECH)
+    oldest = vectors.argmin_and_min(smoke.left, -1)[0][:, None] == np.arange(CLOUDS_PER_MECH)
     here = oldest & fires[:, None]
     return Smoke(
         position=jnp.where(here[..., None], centre[:, None], smoke.position),
@@ -37,12 +37,14 @@ def puff(smoke: Smoke, fires: jax.Array, centre: jax.Array) -> Smoke:
     )
 
 
-def smoked(smoke: Smoke, start: jax.Array, end: jax.Array, where: jax.Array) -> jax.Array:
+def find_smoke_blocked(smoke: Smoke, start: jax.Array, end: jax.Array, where: jax.Array) -> jax.Array:
     """Returns bool `[S]`: the segment passes through smoke; False for segments not selected by `where`."""
     there = smoke.left.ravel() > 0
 
     def through(position, start, end, there, where):
-        return where & in_smoke(start, end, position.reshape(-1, 3), there, WEAPON.splash_radius[SMOKE])
+        return where & passes_smoke_cloud(
+            start, end, position.reshape(-1, 3), there, WEAPON.splash_radius[SMOKE]
+        )
 
     operands = smoke.position, start, end, there, where
     return compute_where(through, there.any() & where.any(), jnp.zeros_like(where), *operands, share=_SHARE)

@@ -15,7 +15,7 @@ TEAMS = ("blue", "red")
 PROJECTILES_PER_MECH = 4
 CLOUDS_PER_MECH = 3
 MESSAGE = 8
-NOBODY = -1
+NO_MECH = -1
 
 
 @struct.dataclass

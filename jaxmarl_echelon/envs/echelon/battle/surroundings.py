@@ -58,5 +58,7 @@ def pack_gap(mechs: Mechs, packmates: jax.Array) -> jax.Array:
     others = packmates & ~np.eye(len(packmates), dtype=bool) & mechs.alive
     count = jnp.sum(others, axis=1)
     offset = mechs.position - mechs.position[:, None]
-    centre = vectors.total(jnp.where(others[..., None], offset, 0.0), 1) / jnp.maximum(count, 1)[:, None]
-    return vectors.length(centre)
+    centre = (
+        vectors.sum_pairwise(jnp.where(others[..., None], offset, 0.0), 1) / jnp.maximum(count, 1)[:, None]
+    )
+    return vectors.vector_length(centre)

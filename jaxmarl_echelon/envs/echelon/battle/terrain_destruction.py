@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_echelon.envs.echelon.battle import vectors
-from jaxmarl_echelon.envs.echelon.battle.movement import Ground, looked_up_again
+from jaxmarl_echelon.envs.echelon.battle.movement import NearbyColumns, look_up_columns_again
 from jaxmarl_echelon.envs.echelon.battle.projectiles import Impacts
-from jaxmarl_echelon.envs.echelon.battle.state import NOBODY, Mechs
+from jaxmarl_echelon.envs.echelon.battle.state import NO_MECH, Mechs
 from jaxmarl_echelon.envs.echelon.battle.surroundings import Scene
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import CHASSIS, GAUSS, MISSILE, SMOKE, WEAPON
 from physics.sparse_batch import fold_active, take_rows, update_where
@@ -34,9 +34,9 @@ class _World(NamedTuple):
     changed: jax.Array
 
 
-def settle(
-    scene: Scene, ground: Ground, mechs: Mechs, died: jax.Array, loose: jax.Array, impacts: Impacts
-) -> tuple[Overlay, Ground]:
+def update_terrain(
+    scene: Scene, ground: NearbyColumns, mechs: Mechs, died: jax.Array, loose: jax.Array, impacts: Impacts
+) -> tuple[Overlay, NearbyColumns]:
     """Returns the terrain after the weapons of a substep, and the columns around the mechs.
 
     Args:
@@ -51,7 +51,7 @@ def settle(
         return scene.terrain.overlay, ground
     terrain = scene.terrain._replace(overlay=None)
     impacts = Impacts(*(v.reshape(-1, *v.shape[2:]) for v in impacts))
-    struck = impacts.struck & (impacts.kind != NOBODY) & (impacts.kind != SMOKE)
+    struck = impacts.struck & (impacts.kind != NO_MECH) & (impacts.kind != SMOKE)
     explodes = (impacts.kind == MISSILE) | (impacts.kind == GAUSS)
     half = scene.chassis.size / 2
     boxes = jnp.stack([mechs.position - half, mechs.position + half], 1)
@@ -70,7 +70,7 @@ def settle(
     world = after(_hit, struck, world, impacts, struck, share=_SHARE)
     overlay, changed = after(_blast, explodes, world, impacts, explodes, share=_BLAST_SHARE)
     now = terrain._replace(overlay=overlay)
-    solid = update_where(looked_up_again, changed, ground.solid, ground.corner, now, share=_LOOK_SHARE)
+    solid = update_where(look_up_columns_again, changed, ground.solid, ground.corner, now, share=_LOOK_SHARE)
     return overlay, ground._replace(solid=solid)
 
 
@@ -131,4 +131,4 @@ def _crater(centre: jax.Array, radius: jax.Array) -> tuple[jax.Array, jax.Array]
     steps = np.stack(np.meshgrid(*[np.arange(_BLAST, dtype=np.int32)] * 3, indexing="ij"), -1).reshape(-1, 3)
     cells = jnp.floor(centre - radius).astype(jnp.int32) + steps
     apart = cells + 0.5 - centre
-    return cells, vectors.square(apart) <= radius * radius
+    return cells, vectors.squared_length(apart) <= radius * radius

@@ -14,22 +14,22 @@ def dot(first: jax.Array, second: jax.Array) -> jax.Array:
     return sum(first[..., i] * second[..., i] for i in range(size))
 
 
-def square(vectors: jax.Array) -> jax.Array:
+def squared_length(vectors: jax.Array) -> jax.Array:
     """Returns squared lengths along the last axis."""
     return dot(vectors, vectors)
 
 
-def length(vectors: jax.Array) -> jax.Array:
+def vector_length(vectors: jax.Array) -> jax.Array:
     """Returns lengths along the last axis."""
-    return jnp.sqrt(square(vectors))
+    return jnp.sqrt(squared_length(vectors))
 
 
-def unit(vectors: jax.Array) -> jax.Array:
+def unit_vectors(vectors: jax.Array) -> jax.Array:
     """Returns vectors scaled to length 1; zero vectors stay zero."""
-    return vectors / jnp.maximum(length(vectors), 1e-6)[..., None]
+    return vectors / jnp.maximum(vector_length(vectors), 1e-6)[..., None]
 
 
-def lowest(values: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
+def argmin_and_min(values: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
     """Returns the first index of the smallest value along an axis, int32, and that value."""
     least = values.min(axis, keepdims=True)
     numbers = jax.lax.broadcasted_iota(jnp.int32, values.shape, axis % values.ndim)
@@ -37,7 +37,7 @@ def lowest(values: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
     return index, jnp.squeeze(least, axis)
 
 
-def total(values: jax.Array, axis: int) -> jax.Array:
+def sum_pairwise(values: jax.Array, axis: int) -> jax.Array:
     """Returns sums along a short axis, added pairwise."""
     parts = [jnp.take(values, i, axis) for i in range(values.shape[axis])]
     while len(parts) > 1:

@@ -12,10 +12,10 @@ from jax import lax
 
 from jaxmarl_echelon.envs.echelon.battle import damage, sensors, vectors
 from jaxmarl_echelon.envs.echelon.battle.damage import Effects
-from jaxmarl_echelon.envs.echelon.battle.heat_and_stability import Orders, is_shut_down
+from jaxmarl_echelon.envs.echelon.battle.heat_and_stability import MechCommands, is_shut_down
 from jaxmarl_echelon.envs.echelon.battle.projectiles import SHELLS, TUBES
-from jaxmarl_echelon.envs.echelon.battle.smoke import smoked
-from jaxmarl_echelon.envs.echelon.battle.state import NOBODY, Mechs, Projectiles, Smoke, Tally
+from jaxmarl_echelon.envs.echelon.battle.smoke import find_smoke_blocked
+from jaxmarl_echelon.envs.echelon.battle.state import NO_MECH, Mechs, Projectiles, Smoke, Tally
 from jaxmarl_echelon.envs.echelon.battle.surroundings import Scene
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import (
     AUTOCANNON,
@@ -30,7 +30,7 @@ from jaxmarl_echelon.envs.echelon.battle.unit_tables import (
     WEAPON,
     WEAPONS,
 )
-from physics.line_of_sight import sight_clear
+from physics.line_of_sight import is_sight_clear
 from physics.sparse_batch import cond_any
 
 FOCUS_CONE, NEAREST_CONE = 0.2, 0.1
@@ -42,7 +42,7 @@ _CLOSE = 1e-6
 _FAR = np.float32(1e9)
 
 
-class View(NamedTuple):
+class TargetView(NamedTuple):
     """Geometry and sight between mechs at one instant; `[M, M]` from viewer (first) to target (second).
 
     Attributes:
@@ -76,13 +76,13 @@ class Launch(NamedTuple):
     target: jax.Array
 
 
-def fire(
+def fire_weapons(
     scene: Scene,
     mechs: Mechs,
     projectiles: Projectiles,
     smoke: Smoke,
     tally: Tally,
-    orders: Orders,
+    orders: MechCommands,
     draws: jax.Array,
     ordered: bool,
 ) -> tuple[Mechs, Projectiles, Tally]:
@@ -108,8 +108,8 @@ def fire(
             mechs, projectiles, tally, effects = cond_any(
                 pulled, stage, _rest, scene, view, mechs, projectiles, tally, orders, draws, everybody
             )
-            total = damage.together(total, effects)
-        mechs, tally = damage.apply(mechs, tally, total, scene)
+            total = damage.add_effects(total, effects)
+        mechs, tally = damage.apply_effects(mechs, tally, total, scene)
         return mechs, projectiles, tally
 
     def turn(carry, who):
@@ -118,7 +118,7 @@ def fire(
             mechs, projectiles, tally, effects = stage(
                 scene, view, mechs, projectiles, tally, orders, draws, who
             )
-            mechs, tally = damage.apply(mechs, tally, effects, scene)
+            mechs, tally = damage.apply_effects(mechs, tally, effects, scene)
         return (mechs, projectiles, tally), None
 
     return lax.scan(turn, (mechs, projectiles, tally), jnp.eye(size, dtype=bool))[0]
@@ -128,16 +128,16 @@ def _rest(scene, view, mechs, projectiles, tally, orders, draws, who):
     return mechs, projectiles, tally, damage.no_effects(mechs.hp.shape[0])
 
 
-def _look(scene: Scene, mechs: Mechs, smoke: Smoke, orders: Orders) -> View:
+def _look(scene: Scene, mechs: Mechs, smoke: Smoke, orders: MechCommands) -> TargetView:
     offset = mechs.position - mechs.position[:, None]
-    planar = vectors.length(offset[..., :2])
-    view = View(
+    planar = vectors.vector_length(offset[..., :2])
+    view = TargetView(
         offset=offset,
-        distance=vectors.length(offset),
+        distance=vectors.vector_length(offset),
         planar=planar,
-        ahead=vectors.dot(offset[..., :2], damage.heading(mechs)[:, None]),
+        ahead=vectors.dot(offset[..., :2], damage.heading_vectors(mechs)[:, None]),
         clear=jnp.zeros(planar.shape, bool),
-        quality=sensors.quality(mechs, scene.team, scene.chassis)[0],
+        quality=sensors.compute_sensor_quality(mechs, scene.team, scene.chassis)[0],
     )
     # Longest range and widest arc among a mech's weapons that need a line of sight.
     reach, arc = jnp.full(mechs.hp.shape, -1.0), jnp.ones(mechs.hp.shape)
@@ -157,25 +157,25 @@ def _sight(scene: Scene, position: jax.Array, smoke: Smoke, wanted: jax.Array) -
     looks = (wanted | wanted.T)[one, other]
     start = position[one]
     end = jnp.where(looks[:, None], position[other], start)
-    clear = looks & sight_clear(scene.terrain, start, end, share=_SIGHT_SHARE)
-    clear &= ~smoked(smoke, start, end, clear)
+    clear = looks & is_sight_clear(scene.terrain, start, end, share=_SIGHT_SHARE)
+    clear &= ~find_smoke_blocked(smoke, start, end, clear)
     either = jnp.zeros(wanted.shape, bool).at[one, other].set(clear)
     return wanted & (either | either.T)
 
 
-def _can_fire(scene: Scene, mechs: Mechs, orders: Orders, weapon: int) -> jax.Array:
+def _can_fire(scene: Scene, mechs: Mechs, orders: MechCommands, weapon: int) -> jax.Array:
     """Returns bool `[M]`: alive, not shut down, triggered and cooled down."""
     ready = mechs.cooldown[:, WEAPON.slot[weapon]] <= 0
     return orders.triggers[:, weapon] & ready & mechs.alive & ~is_shut_down(mechs, scene.chassis)
 
 
-def _choose(mechs: Mechs, view: View, passes: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _choose(mechs: Mechs, view: TargetView, passes: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns the nearest target `[M]` that `passes` `[M, M]` (focus wins ties), and whether one exists."""
     distance = jnp.where(passes, view.distance, _FAR)
-    target, nearest = vectors.lowest(distance, -1)
+    target, nearest = vectors.argmin_and_min(distance, -1)
     focus = jnp.maximum(mechs.focus, 0)
     focused = jnp.take_along_axis(distance, focus[:, None], 1)[:, 0]
-    prefers = (mechs.focus != NOBODY) & (focused <= nearest)
+    prefers = (mechs.focus != NO_MECH) & (focused <= nearest)
     return jnp.where(prefers, focus, target), nearest < _FAR
 
 
@@ -193,7 +193,7 @@ def _spend(mechs: Mechs, tally: Tally, weapon: int, fires: jax.Array) -> tuple[M
 
 def _launch(projectiles: Projectiles, launch: Launch, places: tuple[int, int]) -> Projectiles:
     """Stores new projectiles in the first free one of two slots."""
-    place = jnp.where(projectiles.kind[:, places[0]] == NOBODY, *places)
+    place = jnp.where(projectiles.kind[:, places[0]] == NO_MECH, *places)
     here = launch.fires[:, None] & (place[:, None] == np.arange(projectiles.kind.shape[1]))
     return Projectiles(
         position=jnp.where(here[..., None], launch.position[:, None], projectiles.position),
@@ -211,7 +211,7 @@ def _above(mechs: Mechs, scene: Scene, share: float, extra: float = 0.0) -> jax.
 
 def _beams(scene, view, mechs, projectiles, tally, orders, draws, who):
     able = [who & _can_fire(scene, mechs, orders, weapon) for weapon in _BEAMS]
-    look, painted = damage.heading(mechs), damage.on_painted(mechs, scene)
+    look, painted = damage.heading_vectors(mechs), damage.has_paint_bonus(mechs, scene)
     targets = scene.enemies & mechs.alive & view.clear
     total = damage.no_effects(mechs.hp.shape[0])
     before = mechs
@@ -222,7 +222,7 @@ def _beams(scene, view, mechs, projectiles, tally, orders, draws, who):
         fires = ready & found
         mechs, tally = _spend(mechs, tally, weapon, fires)
         effects = _burn(before, view, look, painted, weapon, fires, target, legs[beam])
-        total = damage.together(total, effects)
+        total = damage.add_effects(total, effects)
     return mechs, projectiles, tally, total
 
 
@@ -232,7 +232,7 @@ def _burn(mechs, view, look, painted, weapon, fires, target, legs) -> Effects:
     hit = fires[:, None] & (target[:, None] == np.arange(size))
     offset = jnp.take_along_axis(view.offset, target[:, None, None], 1)[:, 0]
     bonus = jnp.take_along_axis(painted, target[:, None], 1)[:, 0]
-    whole = WEAPON.damage[weapon] * damage.from_behind(look[target], offset)
+    whole = WEAPON.damage[weapon] * damage.rear_damage_factor(look[target], offset)
     whole = whole * jnp.where(bonus, 1 + damage.PAINT_BONUS, 1.0)
     body = whole * jnp.where(legs, damage.LEG_SHARE, 1.0)
     painter = mechs.painter[target]
@@ -240,15 +240,15 @@ def _burn(mechs, view, look, painted, weapon, fires, target, legs) -> Effects:
     hits = fires[:, None] & (np.arange(len(WEAPONS)) == weapon)
     return damage.no_effects(size)._replace(
         damage=jnp.where(hit, body[:, None], 0.0),
-        legs=vectors.total(jnp.where(hit & legs[:, None], whole[:, None], 0.0), 0),
-        heat=vectors.total(jnp.where(hit, WEAPON.target_heat[weapon], 0.0), 0),
+        legs=vectors.sum_pairwise(jnp.where(hit & legs[:, None], whole[:, None], 0.0), 0),
+        heat=vectors.sum_pairwise(jnp.where(hit, WEAPON.target_heat[weapon], 0.0), 0),
         assists=((painter[:, None] == np.arange(size)) & helps[:, None]).sum(0, dtype=jnp.int32),
         hits=hits.astype(jnp.int32),
     )
 
 
 def _missiles(scene, view, mechs, projectiles, tally, orders, draws, who):
-    painted = damage.on_painted(mechs, scene) & (view.quality >= sensors.LOCK_QUALITY)[:, None]
+    painted = damage.has_paint_bonus(mechs, scene) & (view.quality >= sensors.LOCK_QUALITY)[:, None]
     locks = (painted & (view.distance <= WEAPON.range[MISSILE])) | (
         view.clear & (view.distance <= MISSILE_SIGHT_RANGE)
     )
@@ -256,7 +256,7 @@ def _missiles(scene, view, mechs, projectiles, tally, orders, draws, who):
     target, found = _choose(mechs, view, passes)
     fires = who & found & _can_fire(scene, mechs, orders, MISSILE)
     offset = jnp.take_along_axis(view.offset, target[:, None, None], 1)[:, 0]
-    velocity = vectors.unit(vectors.unit(offset).at[:, 2].add(LOFT)) * WEAPON.speed[MISSILE]
+    velocity = vectors.unit_vectors(vectors.unit_vectors(offset).at[:, 2].add(LOFT)) * WEAPON.speed[MISSILE]
     launch = Launch(
         fires=fires,
         kind=jnp.full_like(target, MISSILE),
@@ -277,11 +277,11 @@ def _cannons(scene, view, mechs, projectiles, tally, orders, draws, who):
     start = _above(mechs, scene, SHELL_HEIGHT)
     aim = mechs.position[target] - start
     speed = jnp.asarray(WEAPON.speed)[kind]
-    drop = 0.5 * scene.gravity * vectors.square(aim) / (speed * speed)
+    drop = 0.5 * scene.gravity * vectors.squared_length(aim) / (speed * speed)
     aim = aim.at[:, 2].add(jnp.where(gauss, drop, 0.0))
-    level = jnp.concatenate([damage.heading(mechs), jnp.zeros((kind.size, 1))], -1)
-    velocity = vectors.unit(jnp.where(found[:, None], aim, level)) * speed[:, None]
-    launch = Launch(gauss | autocannon, kind, start, velocity, jnp.full_like(target, NOBODY))
+    level = jnp.concatenate([damage.heading_vectors(mechs), jnp.zeros((kind.size, 1))], -1)
+    velocity = vectors.unit_vectors(jnp.where(found[:, None], aim, level)) * speed[:, None]
+    launch = Launch(gauss | autocannon, kind, start, velocity, jnp.full_like(target, NO_MECH))
     mechs, tally = _spend(mechs, tally, GAUSS, gauss)
     mechs, tally = _spend(mechs, tally, AUTOCANNON, autocannon & ~gauss)
     return mechs, _launch(projectiles, launch, SHELLS), tally, damage.no_effects(kind.size)
@@ -304,7 +304,7 @@ def _painters(scene, view, mechs, projectiles, tally, orders, draws, who):
     mechs, tally = _spend(mechs, tally, PAINTER, fires)
     size = target.size
     hit = fires[:, None] & (target[:, None] == np.arange(size))
-    painter = jnp.where(hit, np.arange(size, dtype=np.int32)[:, None], NOBODY).max(0)
+    painter = jnp.where(hit, np.arange(size, dtype=np.int32)[:, None], NO_MECH).max(0)
     return mechs, projectiles, tally, damage.no_effects(size)._replace(painter=painter)
 
 
@@ -314,15 +314,15 @@ def _smokes(scene, view, mechs, projectiles, tally, orders, draws, who):
     offset = jnp.take_along_axis(view.offset, focus[:, None, None], 1)[:, 0]
     distance, planar = (jnp.take_along_axis(v, focus[:, None], 1)[:, 0] for v in (view.distance, view.planar))
     aims = (
-        (mechs.focus != NOBODY) & mechs.alive[focus] & (distance <= WEAPON.range[SMOKE]) & (planar > _CLOSE)
+        (mechs.focus != NO_MECH) & mechs.alive[focus] & (distance <= WEAPON.range[SMOKE]) & (planar > _CLOSE)
     )
-    direction = jnp.where(aims[:, None], vectors.unit(offset[:, :2]), damage.heading(mechs))
+    direction = jnp.where(aims[:, None], vectors.unit_vectors(offset[:, :2]), damage.heading_vectors(mechs))
     launch = Launch(
         fires=fires,
         kind=jnp.full_like(focus, SMOKE),
         position=_above(mechs, scene, 1.0),
         velocity=jnp.concatenate([direction, jnp.zeros((focus.size, 1))], -1) * WEAPON.speed[SMOKE],
-        target=jnp.full_like(focus, NOBODY),
+        target=jnp.full_like(focus, NO_MECH),
     )
     mechs, tally = _spend(mechs, tally, SMOKE, fires)
     return mechs, _launch(projectiles, launch, TUBES), tally, damage.no_effects(focus.size)

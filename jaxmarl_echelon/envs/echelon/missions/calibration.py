@@ -25,8 +25,8 @@ class Reports:
 
     Attributes:
       status: `[A, 20]` reports.
-      distance: `[A, 20]` distances to the objective at the time of the reports, voxels; see `aimed_anew`.
-      pending: `[A]` int32 reports that are not scored yet.
+      distance: `[A, 20]` distances to the objective at the time of the reports, voxels; see
+      `shift_report_distances`. pending: `[A]` int32 reports that are not scored yet.
       calm: `[A]` int32 decisions since the agent was last in trouble, saturating.
     """
 
@@ -37,7 +37,7 @@ class Reports:
 
 
 @struct.dataclass
-class Condition:
+class AgentCondition:
     """Condition of the agents after a decision, `[A]` each.
 
     Attributes:
@@ -57,30 +57,30 @@ class Condition:
     inside: jax.Array
 
 
-def begin(agents: int) -> Reports:
+def empty_reports(agents: int) -> Reports:
     """Returns an empty history of reports."""
     nothing = jnp.zeros((agents, WINDOW), jnp.float32)
     return Reports(nothing, nothing, jnp.zeros(agents, jnp.int32), jnp.full(agents, TROUBLE, jnp.int32))
 
 
-def fade(progress: jax.Array) -> jax.Array:
+def calibration_fade(progress: jax.Array) -> jax.Array:
     """Returns the share of the weight at a progress: 1 up to 0.5, then linear to 0 at 1."""
     return jnp.clip(2.0 * (1.0 - progress), 0.0, 1.0)
 
 
-def outcome(alive: jax.Array, troubled: jax.Array, advancing: jax.Array) -> jax.Array:
+def report_outcome(alive: jax.Array, troubled: jax.Array, advancing: jax.Array) -> jax.Array:
     """Returns the outcome for scoring a report: dead 0, else in trouble 0.3, advancing 0.7, waiting 0.5."""
     living = jnp.where(troubled, STRUGGLING, jnp.where(advancing, ADVANCING, WAITING))
     return jnp.where(alive, living, DEAD)
 
 
-def score(status: jax.Array, outcome: jax.Array) -> jax.Array:
+def brier_score(status: jax.Array, outcome: jax.Array) -> jax.Array:
     """Returns the Brier score in [0, 1] of reports, 1 for the best: `1 - (status - outcome)^2`."""
     return 1.0 - jnp.square(status - outcome)
 
 
-def advance(
-    reports: Reports, now: Condition, weight: jax.Array, decisions: jax.Array
+def score_due_reports(
+    reports: Reports, now: AgentCondition, weight: jax.Array, decisions: jax.Array
 ) -> tuple[Reports, jax.Array]:
     """Scores the reports that are due and records the new ones.
 
@@ -99,12 +99,14 @@ def advance(
     """
     calm = jnp.where(now.trouble, 0, jnp.minimum(reports.calm + 1, TROUBLE))
     closer = reports.distance[:, 0] - now.distance >= ADVANCE
-    found = outcome(now.alive, calm < TROUBLE, closer | now.inside)
+    found = report_outcome(now.alive, calm < TROUBLE, closer | now.inside)
     due = now.acted & now.alive & (reports.pending == WINDOW)
     made = jnp.arange(WINDOW) >= WINDOW - reports.pending[:, None]
-    at_death = jnp.sum(jnp.where(made, score(reports.status, DEAD), 0.0), axis=1) + score(now.reported, DEAD)
+    at_death = jnp.sum(jnp.where(made, brier_score(reports.status, DEAD), 0.0), axis=1) + brier_score(
+        now.reported, DEAD
+    )
     died = now.acted & ~now.alive
-    gained = jnp.where(died, at_death, jnp.where(due, score(reports.status[:, 0], found), 0.0))
+    gained = jnp.where(died, at_death, jnp.where(due, brier_score(reports.status[:, 0], found), 0.0))
     pending = jnp.where(now.alive & now.acted, jnp.minimum(reports.pending + 1, WINDOW), 0)
     after = Reports(
         status=_pushed(reports.status, now.reported),
@@ -115,7 +117,7 @@ def advance(
     return after, weight / decisions * gained
 
 
-def aimed_anew(reports: Reports, farther: jax.Array) -> Reports:
+def shift_report_distances(reports: Reports, farther: jax.Array) -> Reports:
     """Shifts recorded distances after a change of the objective, so that the change is not an advance itself.
 
     The gain towards the old objective before the change and towards the new one after it add up.

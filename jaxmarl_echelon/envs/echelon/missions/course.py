@@ -7,16 +7,21 @@ import jax.numpy as jnp
 
 from jaxmarl_echelon.envs.echelon.battle import vectors
 from jaxmarl_echelon.envs.echelon.battle.heat_and_stability import is_shut_down
-from jaxmarl_echelon.envs.echelon.battle.simulation import Simulation
+from jaxmarl_echelon.envs.echelon.battle.simulation import BattleSimulation
 from jaxmarl_echelon.envs.echelon.battle.state import EchelonParams, EchelonState, Mechs
 from jaxmarl_echelon.envs.echelon.battle.surroundings import chassis_of
 from jaxmarl_echelon.envs.echelon.missions import calibration
 from jaxmarl_echelon.envs.echelon.missions.measures import facts, record, staging
-from jaxmarl_echelon.envs.echelon.missions.measures.judge import Verdict, judge
-from jaxmarl_echelon.envs.echelon.missions.measures.watch import watching
-from jaxmarl_echelon.envs.echelon.missions.pay.components import Situation
-from jaxmarl_echelon.envs.echelon.missions.pay.decision import Decision, Paid, of_orders, pay
-from jaxmarl_echelon.envs.echelon.missions.scenarios.ground import Ground
+from jaxmarl_echelon.envs.echelon.missions.measures.judge import Verdict, assess_missions
+from jaxmarl_echelon.envs.echelon.missions.measures.overwatch_coverage import sees_objective_sample
+from jaxmarl_echelon.envs.echelon.missions.pay.components import ShapingInputs
+from jaxmarl_echelon.envs.echelon.missions.pay.decision import (
+    ComponentRewards,
+    MissionRewardInputs,
+    compute_mission_rewards,
+    read_order_terms,
+)
+from jaxmarl_echelon.envs.echelon.missions.scenarios.ground import ScenarioGround
 from jaxmarl_echelon.envs.echelon.missions.types import MissionParams, MissionState, Order, Scenario
 from jaxmarl_echelon.envs.echelon.missions.verbs.registry import Registry
 from jaxmarl_echelon.envs.echelon.missions.verbs.verb import ACTS
@@ -24,7 +29,7 @@ from jaxmarl_echelon.envs.echelon.observing.observe import Senses
 
 
 @dataclass(frozen=True, eq=False)
-class Course:
+class MissionEvaluator:
     """Static configuration of mission evaluation, with its transition functions.
 
     Attributes:
@@ -34,8 +39,8 @@ class Course:
     """
 
     registry: Registry
-    simulation: Simulation
-    ground: Ground
+    simulation: BattleSimulation
+    ground: ScenarioGround
 
     def opening(
         self, echelon: EchelonState, scenario: Scenario, battle: EchelonParams, params: MissionParams
@@ -50,18 +55,18 @@ class Course:
         """
         mechs, teams = echelon.battle.mechs, self.simulation.teams
         size = mechs.hp.shape[0]
-        order = staging.current(scenario.orders, echelon.decision)
-        gap = vectors.length(mechs.position[:, :2] - order.zone[self.simulation.team, :2])
+        order = staging.present_orders(scenario.orders, echelon.decision)
+        gap = vectors.vector_length(mechs.position[:, :2] - order.zone[self.simulation.team, :2])
         words = self.ground.open_cells.shape[-1]
-        ready = staging.readiness(mechs, chassis_of(battle), scenario.classes, order, teams)
+        ready = staging.measure_readiness(mechs, chassis_of(battle), scenario.classes, order, teams)
         state = MissionState(
             echelon=echelon,
             scenario=scenario.replace(start=mechs.position[:, :2]),
-            by_mech=facts.no_facts(size, words, self.ground.cell_of(mechs.position), gap),
-            by_team=facts.no_team_facts().replace(**ready._asdict()),
+            by_mech=facts.initial_mech_facts(size, words, self.ground.cell_of(mechs.position), gap),
+            by_team=facts.initial_team_facts().replace(**ready._asdict()),
             potential=jnp.zeros(2),
             success=jnp.zeros(2),
-            report=calibration.begin(size),
+            report=calibration.empty_reports(size),
         )
         verdict = self._judged(state, order, params)
         # Before the first decision no mission counts as attempted or done.
@@ -79,7 +84,7 @@ class Course:
         senses: Senses,
         battle: EchelonParams,
         params: MissionParams,
-    ) -> tuple[MissionState, Verdict, Paid, Paid]:
+    ) -> tuple[MissionState, Verdict, ComponentRewards, ComponentRewards]:
         """Advances the missions by one decision.
 
         Args:
@@ -94,13 +99,13 @@ class Course:
           the state, its verdict, rewards `[M]` per component, and the values `[M]` per component to log.
         """
         orders, teams = state.scenario.orders, self.simulation.teams
-        told = staging.current(orders, state.echelon.decision)
-        later = staging.current(orders, after.decision)
+        told = staging.present_orders(orders, state.echelon.decision)
+        later = staging.present_orders(orders, after.decision)
         now = self._moment(state, after, senses, told, battle, params)
-        by_mech, by_team, news = facts.advance(now, state.by_mech, state.by_team)
+        by_mech, by_team, news = facts.update_facts(now, state.by_mech, state.by_team)
         gap = by_mech.gap
         act = jnp.asarray([ACTS.index(verb.begins) for verb in self.registry.verbs])[told.verb]
-        by_mech, by_team = staging.advance(
+        by_mech, by_team = staging.update_stage(
             orders, told, after.decision, act, now.mechs, now.chassis, now.classes, by_mech, by_team, teams
         )
         report, bonus = self._calibrated(state, status, now, later, params)
@@ -108,7 +113,7 @@ class Course:
         verdict = self._judged(moved, later, params)
         moved = self._with(moved, verdict)
         limit = params.echelon.max_decisions.astype(jnp.float32)
-        shaping = Situation(
+        shaping = ShapingInputs(
             now=now,
             before=state.echelon.battle.mechs,
             news=news,
@@ -117,24 +122,24 @@ class Course:
             potential=jnp.stack([state.potential, verdict.potential]),
             over=verdict.over,
             stalled=verdict.by_team.stalled,
-            orders=of_orders(told, limit),
+            orders=read_order_terms(told, limit),
             limit=limit,
             gamma=params.gamma,
         )
         evidence = self._evidence(moved, params)
-        it = Decision(shaping, verdict, evidence, told, later, bonus, after.decision)
-        return moved, verdict, *pay(self.registry, params, it)
+        it = MissionRewardInputs(shaping, verdict, evidence, told, later, bonus, after.decision)
+        return moved, verdict, *compute_mission_rewards(self.registry, params, it)
 
     def _with(self, state: MissionState, verdict: Verdict) -> MissionState:
         return state.replace(by_team=verdict.by_team, potential=verdict.potential, success=verdict.success)
 
     def _moment(
         self, state: MissionState, after: EchelonState, senses: Senses, told: Order, battle, params
-    ) -> facts.Moment:
+    ) -> facts.FactInputs:
         scene = self.simulation.scene(after.battle, battle)
         needed = jnp.asarray(self.registry.flags("watches"))[told.verb]
         teams = self.simulation.teams
-        return facts.Moment(
+        return facts.FactInputs(
             teams=teams,
             mechs=after.battle.mechs,
             tally=after.battle.tally,
@@ -147,12 +152,12 @@ class Course:
             stealth=state.scenario.stealth,
             cell=self.ground.cell_of(after.battle.mechs.position),
             open_cells=self.ground.open_cells[after.battle.map_index],
-            watching=watching(scene.terrain, after.battle, told, needed, after.decision, teams),
+            watching=sees_objective_sample(scene.terrain, after.battle, told, needed, after.decision, teams),
         )
 
-    def _evidence(self, state: MissionState, params: MissionParams) -> record.Evidence:
+    def _evidence(self, state: MissionState, params: MissionParams) -> record.RecordInputs:
         battle = state.echelon.battle
-        return record.Evidence(
+        return record.RecordInputs(
             teams=self.simulation.teams,
             scenario=state.scenario,
             alive=battle.mechs.alive,
@@ -165,26 +170,31 @@ class Course:
     def _judged(self, state: MissionState, order: Order, params: MissionParams) -> Verdict:
         echelon, limit = state.echelon, params.echelon.max_decisions
         evidence = self._evidence(state, params)
-        return judge(self.registry, evidence, order, echelon.battle.mechs, echelon.decision, limit)
+        return assess_missions(self.registry, evidence, order, echelon.battle.mechs, echelon.decision, limit)
 
     def _calibrated(
-        self, state: MissionState, status: jax.Array, now: facts.Moment, later: Order, params: MissionParams
+        self,
+        state: MissionState,
+        status: jax.Array,
+        now: facts.FactInputs,
+        later: Order,
+        params: MissionParams,
     ):
         """Returns the history of status reports and the bonus `[M]`; `later` are the orders from now on."""
         mechs: Mechs = now.mechs
         distance, next_distance = (
-            vectors.length(mechs.position[:, :2] - zone[now.team, :2])
+            vectors.vector_length(mechs.position[:, :2] - zone[now.team, :2])
             for zone in (now.order.zone, later.zone)
         )
         fails = (mechs.suppressed > 0) | (mechs.fallen > 0) | is_shut_down(mechs, now.chassis)
-        condition = calibration.Condition(
+        condition = calibration.AgentCondition(
             reported=(status + 1.0) / 2.0,
             acted=state.echelon.battle.mechs.alive,
             alive=mechs.alive,
             trouble=now.tally.hit | fails,
             distance=distance,
-            inside=facts.within_area(now),
+            inside=facts.inside_operation_area(now),
         )
         weight, limit = params.weights.calibration, params.echelon.max_decisions
-        report, bonus = calibration.advance(state.report, condition, weight, limit)
-        return calibration.aimed_anew(report, next_distance - distance), bonus
+        report, bonus = calibration.score_due_reports(state.report, condition, weight, limit)
+        return calibration.shift_report_distances(report, next_distance - distance), bonus

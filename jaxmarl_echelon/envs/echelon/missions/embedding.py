@@ -15,12 +15,12 @@ FARTHEST = 200.0
 SPATIAL = ("objective_distance", "objective_sin", "objective_cos", "terrain_complexity")
 
 
-def fields(verbs: tuple[str, ...]) -> tuple[str, ...]:
+def embedding_fields(verbs: tuple[str, ...]) -> tuple[str, ...]:
     """Returns the names of the embedding's V + 8 features, for V verbs."""
     return (*verbs, *PARAMETERS, *SPATIAL)
 
 
-def embed(order: Order, position: jax.Array, verbs: int, teams: squads.Teams) -> jax.Array:
+def embed_orders(order: Order, position: jax.Array, verbs: int, teams: squads.TeamSizes) -> jax.Array:
     """Returns the embedding of each mech's order, `[M, V + 8]`, in [-1, 1].
 
     The bearing is in world axes. The objective lies on the ground.
@@ -31,14 +31,14 @@ def embed(order: Order, position: jax.Array, verbs: int, teams: squads.Teams) ->
       verbs: number of verbs V.
       teams: mechs of blue and of red.
     """
-    team = squads.team_of(teams)
+    team = squads.team_numbers(teams)
     goal = jnp.pad(order.zone[:, :2], ((0, 0), (0, 1)))[team]
     offset = goal - position
-    planar = vectors.length(offset[:, :2])
+    planar = vectors.vector_length(offset[:, :2])
     there = planar < 1e-6
     columns = jnp.stack(
         [
-            jnp.minimum(vectors.length(offset) / FARTHEST, 1.0),
+            jnp.minimum(vectors.vector_length(offset) / FARTHEST, 1.0),
             jnp.where(there, 0.0, offset[:, 1] / jnp.where(there, 1.0, planar)),
             jnp.where(there, 1.0, offset[:, 0] / jnp.where(there, 1.0, planar)),
             order.complexity[team],

@@ -9,11 +9,11 @@ import numpy as np
 
 from jaxmarl_echelon.envs.base import EnvSpec, Role, ScriptedPolicy, TimeStep
 from jaxmarl_echelon.envs.echelon import assistance, commands
-from jaxmarl_echelon.envs.echelon.battle.simulation import Simulation
+from jaxmarl_echelon.envs.echelon.battle.simulation import BattleSimulation
 from jaxmarl_echelon.envs.echelon.battle.state import (
     BLUE,
     MESSAGE,
-    NOBODY,
+    NO_MECH,
     TEAMS,
     Battle,
     EchelonParams,
@@ -22,24 +22,24 @@ from jaxmarl_echelon.envs.echelon.battle.state import (
 from jaxmarl_echelon.envs.echelon.battle.surroundings import chassis_of
 from jaxmarl_echelon.envs.echelon.env import Echelon
 from jaxmarl_echelon.envs.echelon.missions import embedding, results
-from jaxmarl_echelon.envs.echelon.missions.course import Course
+from jaxmarl_echelon.envs.echelon.missions.course import MissionEvaluator
 from jaxmarl_echelon.envs.echelon.missions.measures import staging
 from jaxmarl_echelon.envs.echelon.missions.measures.judge import Verdict
 from jaxmarl_echelon.envs.echelon.missions.measures.success import time_taken
-from jaxmarl_echelon.envs.echelon.missions.parameters import Frame
-from jaxmarl_echelon.envs.echelon.missions.scenarios.deploy import deploy
-from jaxmarl_echelon.envs.echelon.missions.scenarios.draw import Limits, draw
-from jaxmarl_echelon.envs.echelon.missions.scenarios.ground import Ground
-from jaxmarl_echelon.envs.echelon.missions.script import mission_script
-from jaxmarl_echelon.envs.echelon.missions.standing import standing_of
-from jaxmarl_echelon.envs.echelon.missions.turns import shuffled_turn, weighted_turn
+from jaxmarl_echelon.envs.echelon.missions.objective_status import observe_objective
+from jaxmarl_echelon.envs.echelon.missions.parameters import MissionLimits
+from jaxmarl_echelon.envs.echelon.missions.scenarios.deploy import deploy_mechs
+from jaxmarl_echelon.envs.echelon.missions.scenarios.draw import ScenarioLimits, draw_scenario
+from jaxmarl_echelon.envs.echelon.missions.scenarios.ground import ScenarioGround
+from jaxmarl_echelon.envs.echelon.missions.script import make_mission_script
+from jaxmarl_echelon.envs.echelon.missions.turns import pick_by_weight, pick_shuffled
 from jaxmarl_echelon.envs.echelon.missions.types import MissionParams, MissionState, Scenario
 from jaxmarl_echelon.envs.echelon.missions.view.render import MissionViewer
-from jaxmarl_echelon.envs.echelon.observing.layout import CONTACTS, Layout
-from jaxmarl_echelon.envs.echelon.observing.observe import Senses, observe, place_of
+from jaxmarl_echelon.envs.echelon.observing.layout import CONTACTS, ObservationLayout
+from jaxmarl_echelon.envs.echelon.observing.observe import Senses, observe_mechs, place_of
 from jaxmarl_echelon.envs.echelon.scripts import baselines
 from jaxmarl_echelon.envs.echelon.settings import PERIOD
-from jaxmarl_echelon.envs.echelon.settings import Limits as BattleLimits
+from jaxmarl_echelon.envs.echelon.settings import SettingLimits as BattleLimits
 from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank
 from jaxmarl_echelon.envs.results import COMPONENT
 from jaxmarl_echelon.envs.spaces import Box
@@ -62,14 +62,14 @@ class EchelonMissions(Echelon):
       ground: terrain data of scenarios.
     """
 
-    endings = results.ENDINGS
+    endings = results.MISSION_ENDINGS
 
     def __init__(
         self,
-        simulation: Simulation,
-        layout: Layout,
-        ground: Ground,
-        frame: Frame,
+        simulation: BattleSimulation,
+        layout: ObservationLayout,
+        ground: ScenarioGround,
+        frame: MissionLimits,
         params: MissionParams,
         task,
     ):
@@ -88,19 +88,19 @@ class EchelonMissions(Echelon):
         self.registry, self.ground = frame.registry, ground
         self._params, self._task = params, task
         self.spec = _spec(self.teams, layout, frame, int(params.echelon.max_decisions))
-        self.viewer = MissionViewer(self, results.OUTCOMES, PERIOD)
+        self.viewer = MissionViewer(self, results.MISSION_OUTCOMES, PERIOD)
 
     @property
     def scripts(self) -> dict[str, ScriptedPolicy]:
         """Scripted policies, `NAME_blue` and `NAME_red`."""
-        return baselines.scripts(self, mission_script)
+        return baselines.make_battle_scripts(self, make_mission_script)
 
     @property
-    def world(self) -> tuple[TerrainBank, Ground]:
+    def world(self) -> tuple[TerrainBank, ScenarioGround]:
         """The terrains, and the terrain data of scenarios."""
         return self.bank, self.ground
 
-    def _place_world(self, world: tuple[TerrainBank, Ground]) -> None:
+    def _place_world(self, world: tuple[TerrainBank, ScenarioGround]) -> None:
         bank, self.ground = world
         self.simulation = dataclasses.replace(self.simulation, bank=bank)
 
@@ -119,7 +119,7 @@ class EchelonMissions(Echelon):
         Verbs occur in proportion to their weights; each terrain occurs once in every round of all terrains.
         """
         maps, mission = params.evaluation_maps, params.levers.mission
-        index_map, verb = shuffled_turn(maps, index), weighted_turn(mission, index)
+        index_map, verb = pick_shuffled(maps, index), pick_by_weight(mission, index)
         return params.replace(
             echelon=params.echelon.replace(
                 map_weights=jax.nn.one_hot(index_map, maps.size, dtype=maps.dtype)
@@ -132,19 +132,21 @@ class EchelonMissions(Echelon):
         return params.echelon.replace(classes=scenario.classes, fire_probability=scenario.fire)
 
     @property
-    def course(self) -> Course:
+    def course(self) -> MissionEvaluator:
         """The evaluator of the missions."""
-        return Course(self.registry, self.simulation, self.ground)
+        return MissionEvaluator(self.registry, self.simulation, self.ground)
 
     def reset(self, key: jax.Array, params: MissionParams) -> tuple[MissionState, TimeStep]:
         """Starts an episode with a drawn scenario on a drawn terrain."""
         key_map, key_scenario, key_start = jax.random.split(key, 3)
         rules = params.echelon
         index = jax.random.categorical(key_map, jnp.log(rules.map_weights)).astype(jnp.int32)
-        limits = Limits(self.teams, self.bank.size, rules.max_decisions, rules.fire_probability)
-        drawn = draw(key_scenario, self.registry, self.ground, index, params.levers, params.weights, limits)
+        limits = ScenarioLimits(self.teams, self.bank.size, rules.max_decisions, rules.fire_probability)
+        drawn = draw_scenario(
+            key_scenario, self.registry, self.ground, index, params.levers, params.weights, limits
+        )
         battle_params = self.battle_params(drawn.scenario, params)
-        battle = self.simulation.opened(index, deploy(key_start, drawn, self.simulation, battle_params))
+        battle = self.simulation.opened(index, deploy_mechs(key_start, drawn, self.simulation, battle_params))
         size = sum(self.teams)
         opening = _opening(battle, size)
         state, verdict = self.course.opening(opening, drawn.scenario, battle_params, params)
@@ -157,7 +159,7 @@ class EchelonMissions(Echelon):
         """Advances one decision of 0.25 s; both teams act at once."""
         before, battle_params = state.echelon.battle.mechs, self.battle_params(state.scenario, params)
         given = jnp.concatenate([actions[team] for team in TEAMS])
-        read = commands.read(given, state.echelon.contacts, before.alive, jnp.asarray(self._team))
+        read = commands.parse_actions(given, state.echelon.contacts, before.alive, jnp.asarray(self._team))
         battle = state.echelon.battle.replace(mechs=before.replace(focus=read.focus))
         battle = self.simulation.decide(key, battle, read.commands, battle_params)
         after = state.echelon.replace(
@@ -167,7 +169,7 @@ class EchelonMissions(Echelon):
             sort=read.sort,
             hostile_only=read.hostile_only,
         )
-        senses, status = self.senses(battle, battle_params), read.commands[:, commands.STATUS]
+        senses, status = self.senses(battle, battle_params), read.commands[:, commands.STATUS_REPORT]
         state, verdict, due, said = self.course.advance(state, after, status, senses, battle_params, params)
         paid, said = (self.reward(params.echelon.reward, one, self.reward.init())[0] for one in (due, said))
         return self._report(state, params, senses, verdict, paid, said)
@@ -179,11 +181,11 @@ class EchelonMissions(Echelon):
         battle_params = self.battle_params(state.scenario, params)
         battle, over = state.echelon.battle, verdict.over
         chassis = chassis_of(battle_params)
-        order = staging.current(state.scenario.orders, state.echelon.decision)
+        order = staging.present_orders(state.scenario.orders, state.echelon.decision)
         tons = chassis.tonnage
-        told = standing_of(order, state.by_team, battle.mechs, tons, senses.visible, self.teams)
-        mission = embedding.embed(order, battle.mechs.position, len(self.registry.verbs), self.teams)
-        observations, contacts = observe(
+        told = observe_objective(order, state.by_team, battle.mechs, tons, senses.visible, self.teams)
+        mission = embedding.embed_orders(order, battle.mechs.position, len(self.registry.verbs), self.teams)
+        observations, contacts = observe_mechs(
             self.layout,
             state.echelon,
             battle_params,
@@ -229,7 +231,9 @@ class EchelonMissions(Echelon):
             "map": echelon.battle.map_index,
             "decision": echelon.decision,
             "difficulty": scenario.difficulty,
-            **results.of_blue(verdict.outcome, verdict.success, attempted, taken, limit, full_fire),
+            **results.report_blue_results(
+                verdict.outcome, verdict.success, attempted, taken, limit, full_fire
+            ),
         }
 
     def _paid_to_blue(self, paid: dict[str, jax.Array], present: jax.Array) -> dict[str, jax.Array]:
@@ -245,7 +249,7 @@ def _opening(battle: Battle, size: int) -> EchelonState:
         decision=jnp.int32(0),
         score=jnp.zeros(len(TEAMS), jnp.float32),
         messages=jnp.zeros((size, MESSAGE), jnp.float32),
-        contacts=jnp.full((size, CONTACTS), NOBODY, jnp.int32),
+        contacts=jnp.full((size, CONTACTS), NO_MECH, jnp.int32),
         sort=jnp.zeros(size, jnp.int32),
         hostile_only=jnp.zeros(size, bool),
         waypoint=jnp.full((size, 2), assistance.NOWHERE),
@@ -254,9 +258,9 @@ def _opening(battle: Battle, size: int) -> EchelonState:
     )
 
 
-def _spec(teams, layout: Layout, frame: Frame, limit: int) -> EnvSpec:
+def _spec(teams, layout: ObservationLayout, frame: MissionLimits, limit: int) -> EnvSpec:
     observation = Box((layout.size,), -np.inf, np.inf)
-    action = Box((commands.SIZE + 1,), -1.0, 1.0)
+    action = Box((commands.ACTION_SIZE + 1,), -1.0, 1.0)
     scores = results.SCORE, results.RED_SCORE
     roles = (
         Role(team, count, observation, action, score)
@@ -268,7 +272,7 @@ def _spec(teams, layout: Layout, frame: Frame, limit: int) -> EnvSpec:
         roles=tuple(roles),
         decision_period=PERIOD,
         episode_limit=limit,
-        results=results.declared(frame.registry.names, frame.reward.names),
+        results=results.declare_mission_results(frame.registry.names, frame.reward.names),
         score=results.SCORE,
         late=True,
     )

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 
 from jaxmarl_echelon.envs import settings as readers
-from jaxmarl_echelon.envs.echelon.battle.simulation import Simulation
+from jaxmarl_echelon.envs.echelon.battle.simulation import BattleSimulation
 from jaxmarl_echelon.envs.echelon.missions import embedding
 from jaxmarl_echelon.envs.echelon.missions.env import EchelonMissions
-from jaxmarl_echelon.envs.echelon.missions.parameters import Frame, parameters
-from jaxmarl_echelon.envs.echelon.missions.scenarios.ground import biomes_of, ground_of
+from jaxmarl_echelon.envs.echelon.missions.parameters import MissionLimits, build_mission_params
+from jaxmarl_echelon.envs.echelon.missions.scenarios.ground import draw_biomes, make_scenario_ground
 from jaxmarl_echelon.envs.echelon.missions.scenarios.presets import with_preset
 from jaxmarl_echelon.envs.echelon.missions.settings import FIXED, MissionGround, MissionSettings
 from jaxmarl_echelon.envs.echelon.missions.verbs.registry import read_verbs
@@ -29,25 +29,27 @@ def make(reward: Reward, *, bank: TerrainBank | None = None, **given) -> Echelon
     Raises:
       ValueError: one line, for a setting with a value that is not allowed.
     """
-    defaults = readers.flat(MissionSettings())
+    defaults = readers.flatten_settings(MissionSettings())
     settings = with_preset(given.get("scenario"), given, defaults)
-    chosen = readers.from_flat(MissionSettings, settings)
+    chosen = readers.unflatten_settings(MissionSettings, settings)
     rosters = read_roster("blue", chosen.teams.blue), read_roster("red", chosen.teams.red)
     teams = tuple(len(roster.classes) for roster in rosters)
     registry = read_verbs(chosen.order.verbs)
     if bank is None:
         bank = _terrain(chosen.ground, max(teams))
-    frame = Frame(registry, rosters, bank, reward)
-    params = parameters(chosen, frame)
+    frame = MissionLimits(registry, rosters, bank, reward)
+    params = build_mission_params(chosen, frame)
     limited = frame._replace(limit=int(params.echelon.max_decisions))
 
     def task(changed: Mapping):
         readers.refuse_fixed(changed, [key for key in defaults if key not in FIXED])
-        return parameters(readers.from_flat(MissionSettings, {**settings, **changed}), limited)
+        return build_mission_params(
+            readers.unflatten_settings(MissionSettings, {**settings, **changed}), limited
+        )
 
     pack = max(roster.largest_pack for roster in rosters)
-    layout = make_layout(pack, chosen.rules.telemetry, embedding.fields(registry.names))
-    simulation = Simulation(
+    layout = make_layout(pack, chosen.rules.telemetry, embedding.embedding_fields(registry.names))
+    simulation = BattleSimulation(
         bank=bank,
         teams=teams,
         substeps=SUBSTEPS,
@@ -55,13 +57,13 @@ def make(reward: Reward, *, bank: TerrainBank | None = None, **given) -> Echelon
         damaged=chosen.ground.damaged,
         logged=True,
     )
-    ground = ground_of(bank, chosen.ground.coverage_cell)
+    ground = make_scenario_ground(bank, chosen.ground.coverage_cell)
     return EchelonMissions(simulation, layout, ground, frame, params, task)
 
 
 def _terrain(ground: MissionGround, team_size: int) -> TerrainBank:
     types = [name for name, weight in ground.terrain.items() if weight > 0]
-    biomes = ground.biomes or biomes_of(ground.maps, ground.map_seed, types, ground.los_complexity)
+    biomes = ground.biomes or draw_biomes(ground.maps, ground.map_seed, types, ground.los_complexity)
     seeds = range(ground.map_seed, ground.map_seed + ground.maps)
     try:
         return terrain_bank(seeds, ground.size, biomes=biomes, team_size=team_size, cache=ground.cache)

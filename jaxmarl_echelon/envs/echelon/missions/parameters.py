@@ -10,27 +10,33 @@ import numpy as np
 from jaxmarl_echelon.envs.echelon.battle.state import EchelonParams
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import MEDIUM
 from jaxmarl_echelon.envs.echelon.missions import weights as schedules
-from jaxmarl_echelon.envs.echelon.missions.calibration import fade
+from jaxmarl_echelon.envs.echelon.missions.calibration import calibration_fade
 from jaxmarl_echelon.envs.echelon.missions.scenarios import forces
-from jaxmarl_echelon.envs.echelon.missions.scenarios.ground import BLOCK, default_target
-from jaxmarl_echelon.envs.echelon.missions.scenarios.levers import Levers, of_templates, weights_of
+from jaxmarl_echelon.envs.echelon.missions.scenarios.ground import BLOCK, default_cover_target
+from jaxmarl_echelon.envs.echelon.missions.scenarios.levers import Levers, relative_weights, template_levers
 from jaxmarl_echelon.envs.echelon.missions.scenarios.placement import COHESION, FORMATIONS, PLACEMENTS
-from jaxmarl_echelon.envs.echelon.missions.settings import MIXED, MissionSettings, Order, Problem, named
+from jaxmarl_echelon.envs.echelon.missions.settings import (
+    MIXED,
+    MissionSettings,
+    OrderSettings,
+    ScenarioSettings,
+    read_named_weights,
+)
 from jaxmarl_echelon.envs.echelon.missions.types import PARAMETERS, MissionParams, MissionWeights
-from jaxmarl_echelon.envs.echelon.missions.verbs.levels import missions
+from jaxmarl_echelon.envs.echelon.missions.verbs.levels import list_squad_orders
 from jaxmarl_echelon.envs.echelon.missions.verbs.registry import Registry
 from jaxmarl_echelon.envs.echelon.missions.verbs.verb import AWARENESS, DISPOSITIONS
 from jaxmarl_echelon.envs.echelon.rosters import Roster
-from jaxmarl_echelon.envs.echelon.settings import decisions, roster_fields, share_per_team
+from jaxmarl_echelon.envs.echelon.settings import count_decisions, read_share_per_team, roster_fields
 from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank
 from jaxmarl_echelon.envs.rewards import Reward
-from jaxmarl_echelon.envs.settings import map_weights
+from jaxmarl_echelon.envs.settings import read_map_weights
 
 _PHASES = 4
 _HIGHEST = 5
 
 
-class Frame(NamedTuple):
+class MissionLimits(NamedTuple):
     """Static data that settings are checked against; constant during a run.
 
     Attributes:
@@ -48,19 +54,19 @@ class Frame(NamedTuple):
     limit: int | None = None
 
 
-def parameters(chosen: MissionSettings, frame: Frame) -> MissionParams:
+def build_mission_params(chosen: MissionSettings, frame: MissionLimits) -> MissionParams:
     """Returns the parameters of the given settings.
 
     Raises:
       ValueError: one line, for settings that do not fit the run or each other.
     """
-    limit = decisions(chosen.rules.time_limit)
+    limit = count_decisions(chosen.rules.time_limit)
     if frame.limit is not None and limit > frame.limit:
         raise ValueError(
             f"env.time_limit={chosen.rules.time_limit!r}: must not exceed the run's own time limit"
         )
     measures, per_voxel = chosen.measures, chosen.problem.metres_per_voxel
-    target = measures.coverage_target or default_target(frame.bank.size)
+    target = measures.coverage_target or default_cover_target(frame.bank.size)
     training, evaluation = _maps(chosen, frame)
     return MissionParams(
         echelon=_battle(chosen, frame, limit, training),
@@ -74,13 +80,13 @@ def parameters(chosen: MissionSettings, frame: Frame) -> MissionParams:
     )
 
 
-def _maps(chosen: MissionSettings, frame: Frame) -> tuple[np.ndarray, np.ndarray]:
+def _maps(chosen: MissionSettings, frame: MissionLimits) -> tuple[np.ndarray, np.ndarray]:
     """Returns relative probabilities of terrains, `[N]` for training and `[N]` for evaluations.
 
     Evaluations use the held-out terrains, unless all of these have a weight of 0.
     """
     ground, number = chosen.ground, frame.bank.zone.shape[0]
-    drawn = map_weights(ground.map_weights, number)
+    drawn = read_map_weights(ground.map_weights, number)
     kept = int(ground.held_out * number)
     held = np.arange(number) >= number - kept
     training = np.where(held, 0, drawn)
@@ -91,13 +97,13 @@ def _maps(chosen: MissionSettings, frame: Frame) -> tuple[np.ndarray, np.ndarray
     return training, own if own.any() else drawn
 
 
-def _battle(chosen: MissionSettings, frame: Frame, limit: int, maps: np.ndarray) -> EchelonParams:
+def _battle(chosen: MissionSettings, frame: MissionLimits, limit: int, maps: np.ndarray) -> EchelonParams:
     rules = chosen.rules
     return EchelonParams(
         **roster_fields(frame.rosters),
         map_weights=jnp.asarray(maps),
         reward=frame.reward.params(),
-        fire_probability=share_per_team("fire_probability", chosen.teams.fire_probability),
+        fire_probability=read_share_per_team("fire_probability", chosen.teams.fire_probability),
         assist=jnp.zeros(2),
         full_observation=jnp.bool_(False),
         gravity=jnp.float32(rules.gravity),
@@ -112,13 +118,13 @@ def _weights(chosen: MissionSettings) -> MissionWeights:
     """Returns the weights at a fixed progress, for runs without a curriculum."""
     measures = chosen.measures
     progress = jnp.float32(measures.progress)
-    shares = schedules.shares(jnp.int32(schedules.SCHEDULES.index(measures.schedule)), progress)
+    shares = schedules.family_shares(jnp.int32(schedules.SCHEDULES.index(measures.schedule)), progress)
     low, high = chosen.problem.difficulty
     return MissionWeights(
         components=schedules.component_weights(shares, jnp.asarray(schedules.base_weights())),
         terminal=shares[2],
         credit=jnp.float32(measures.credit),
-        calibration=measures.calibration * fade(progress),
+        calibration=measures.calibration * calibration_fade(progress),
         progress=progress,
         phase=jnp.minimum(jnp.floor(_PHASES * progress).astype(jnp.int32) + 1, _PHASES),
         difficulty_low=jnp.float32(low),
@@ -128,17 +134,17 @@ def _weights(chosen: MissionSettings) -> MissionWeights:
     )
 
 
-def _levers(chosen: MissionSettings, frame: Frame) -> Levers:
+def _levers(chosen: MissionSettings, frame: MissionLimits) -> Levers:
     order, problem, registry = chosen.order, chosen.problem, frame.registry
     names = registry.names
-    found = of_templates(registry)
-    mission = weights_of(names, _mission(order, registry))
+    found = template_levers(registry)
+    mission = relative_weights(names, _mission(order, registry))
     for key in ("opposing", "follow_on"):
         if (given := getattr(order, key)) is not None:
-            found[key][:] = weights_of(names, named(key, given, names))
+            found[key][:] = relative_weights(names, read_named_weights(key, given, names))
     for key, labels in (("disposition", DISPOSITIONS), ("awareness", AWARENESS)):
         if (given := getattr(problem, key)) is not None:
-            found[key][:] = weights_of(labels, given)
+            found[key][:] = relative_weights(labels, given)
     _set_strength(found["strength"], problem, frame)
     _check_forces(mission, problem, frame)
     if _nobody(problem):
@@ -160,44 +166,46 @@ def _levers(chosen: MissionSettings, frame: Frame) -> Levers:
         graded=np.array([problem.friendly_strength is None, problem.enemy_strength is None]),
         count=np.array([-1 if n is None else n for n in _counts(problem)], np.int32),
         patterns=np.stack(patterns),
-        composition=np.stack([weights_of(forces.COMPOSITIONS, one) for one in both[0]]),
-        health=np.stack([weights_of(tuple(forces.HEALTH), one) for one in both[1]]),
+        composition=np.stack([relative_weights(forces.COMPOSITIONS, one) for one in both[0]]),
+        health=np.stack([relative_weights(tuple(forces.HEALTH), one) for one in both[1]]),
         parameters=np.broadcast_to(np.array(ranges, np.float32), (2, len(PARAMETERS), 2)),
         believed=np.array([order.risk is None] * 2),
         stealth=np.broadcast_to(np.array(problem.stealth, np.float32), (2, 2)),
-        cohesion=weights_of(tuple(COHESION), problem.cohesion),
-        formation=weights_of(FORMATIONS, problem.formation),
+        cohesion=relative_weights(tuple(COHESION), problem.cohesion),
+        formation=relative_weights(FORMATIONS, problem.formation),
         approach=np.radians(np.array(problem.approach, np.float32)),
         radius=np.array(problem.objective_radius, np.float32) / problem.metres_per_voxel,
-        placement=weights_of(PLACEMENTS, problem.objective_placement),
+        placement=relative_weights(PLACEMENTS, problem.objective_placement),
         objective=np.array(problem.objective if fixed else (0.0, 0.0), np.float32),
         fixed=np.array(fixed),
         go=np.array(order.go, np.float32),
     )
 
 
-def _mission(order: Order, registry: Registry) -> Mapping[str, float]:
+def _mission(order: OrderSettings, registry: Registry) -> Mapping[str, float]:
     """Returns verb weights for the setting `mission`; orders of platoons and companies are split by squad."""
-    known = {name: squads for name, squads in missions().items() if set(squads) <= set(registry.names)}
+    known = {
+        name: squads for name, squads in list_squad_orders().items() if set(squads) <= set(registry.names)
+    }
     known |= {name: (name,) for name in registry.names}
     if order.mission == MIXED:
         return dict.fromkeys(registry.names, 1.0)
     found: dict[str, float] = {}
-    for name, weight in named("mission", order.mission, tuple(known)).items():
+    for name, weight in read_named_weights("mission", order.mission, tuple(known)).items():
         for squad in known[name]:
             found[squad] = found.get(squad, 0.0) + weight / len(known[name])
     return found
 
 
-def _counts(problem: Problem) -> tuple[int | None, int | None]:
+def _counts(problem: ScenarioSettings) -> tuple[int | None, int | None]:
     return problem.friendly_count, problem.enemy_count
 
 
-def _patterns(frame: Frame) -> list[np.ndarray]:
-    return [forces.patterns(roster.classes) for roster in frame.rosters]
+def _patterns(frame: MissionLimits) -> list[np.ndarray]:
+    return [forces.class_patterns(roster.classes) for roster in frame.rosters]
 
 
-def _set_strength(strength: np.ndarray, problem: Problem, frame: Frame) -> None:
+def _set_strength(strength: np.ndarray, problem: ScenarioSettings, frame: MissionLimits) -> None:
     """Replaces the templates' strengths `[V, K, 2]` by the given ones, in place."""
     compositions = problem.composition, problem.enemy_composition
     given = problem.friendly_strength, problem.enemy_strength
@@ -205,14 +213,14 @@ def _set_strength(strength: np.ndarray, problem: Problem, frame: Frame) -> None:
         if value is None:
             continue
         rows = zip(forces.COMPOSITIONS, _patterns(frame)[side], strict=True)
-        most = max(forces.packs(row) for name, row in rows if compositions[side].get(name, 0) > 0)
+        most = max(forces.strength_in_packs(row) for name, row in rows if compositions[side].get(name, 0) > 0)
         if value[1] > most + 1e-6:
             found = f"the roster's {len(frame.rosters[side].classes)} slots are at most {most:.2f} packs"
             raise ValueError(f"env.{key}_strength={list(value)}: {found}")
         strength[:, side] = value
 
 
-def _nobody(problem: Problem) -> str | None:
+def _nobody(problem: ScenarioSettings) -> str | None:
     """Returns the setting that removes all enemies, or None."""
     if problem.enemy_count == 0:
         return "env.enemy_count=0"
@@ -239,7 +247,7 @@ def _keep_to_what_needs_nobody(follow_on: np.ndarray, mission: np.ndarray, regis
     follow_on[:] = np.where(follow_on.any(1, keepdims=True), follow_on, before)
 
 
-def _check_forces(mission: np.ndarray, problem: Problem, frame: Frame) -> None:
+def _check_forces(mission: np.ndarray, problem: ScenarioSettings, frame: MissionLimits) -> None:
     teams = ("blue", "red")
     for side, (key, count) in enumerate(zip(("friendly", "enemy"), _counts(problem), strict=True)):
         slots = len(frame.rosters[side].classes)

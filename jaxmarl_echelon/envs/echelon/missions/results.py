@@ -4,14 +4,14 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_echelon.envs import results
-from jaxmarl_echelon.envs.echelon.missions.measures.outcome import Outcome, share
+from jaxmarl_echelon.envs.echelon.missions.measures.outcome import OutcomeRecord, clipped_ratio
 from jaxmarl_echelon.envs.echelon.missions.measures.success import COMPLETED
 from jaxmarl_echelon.envs.results import Result
 
 # Both teams can complete their missions.
-OUTCOMES = ("both", "blue", "red", "neither")
-ENDINGS = ("complete", "elimination", "time")
-COMPLETE, ELIMINATION, TIME = range(len(ENDINGS))
+MISSION_OUTCOMES = ("both", "blue", "red", "neither")
+MISSION_ENDINGS = ("complete", "elimination", "time")
+COMPLETE, ELIMINATION, TIME = range(len(MISSION_ENDINGS))
 SCORE, RED_SCORE = "mission", "mission/red"
 # The verb of blue's order.
 TASK = "task"
@@ -19,7 +19,7 @@ RUNNING = -1
 _RATES = ("survival", "attempt", "efficiency", "covered", "detected", "captured")
 
 
-def declared(verbs: tuple[str, ...], paid: tuple[str, ...]) -> tuple[Result, ...]:
+def declare_mission_results(verbs: tuple[str, ...], paid: tuple[str, ...]) -> tuple[Result, ...]:
     """Declares the results of an environment with these verbs and reward components.
 
     `mission` and `mission/red` are the success of blue's and of red's order; the others concern blue:
@@ -29,7 +29,7 @@ def declared(verbs: tuple[str, ...], paid: tuple[str, ...]) -> tuple[Result, ...
     """
     rates = tuple(Result(name, kind="rate") for name in (RED_SCORE, *_RATES))
     return (
-        *results.standard(OUTCOMES, tasks=verbs, components=paid, by=TASK),
+        *results.standard_results(MISSION_OUTCOMES, tasks=verbs, components=paid, by=TASK),
         Result(SCORE, kind="rate", by=TASK),
         *rates,
         Result("completed", kind="rate", source="outcome", among=("both", "blue"), by=TASK),
@@ -37,19 +37,19 @@ def declared(verbs: tuple[str, ...], paid: tuple[str, ...]) -> tuple[Result, ...
         Result("full_fire"),
         Result("win", kind="rate", over="full_fire"),
         Result("difficulty"),
-        Result("ending", kind="code", labels=ENDINGS),
+        Result("ending", kind="code", labels=MISSION_ENDINGS),
     )
 
 
 def outcome_code(success: jax.Array, over: jax.Array) -> jax.Array:
-    """Returns the int32 index into `OUTCOMES` of the success `[K]` of both teams; RUNNING before the end."""
+    """Returns the int32 index into `MISSION_OUTCOMES` from the success `[K]` of both teams, or RUNNING."""
     blue, red = success >= COMPLETED
     code = jnp.where(blue & red, 0, jnp.where(blue, 1, jnp.where(red, 2, 3)))
     return jnp.where(over, code, RUNNING).astype(jnp.int32)
 
 
-def of_blue(
-    outcome: Outcome,
+def report_blue_results(
+    outcome: OutcomeRecord,
     success: jax.Array,
     attempted: jax.Array,
     taken: jax.Array,
@@ -66,7 +66,7 @@ def of_blue(
       limit: time limit in seconds.
       full_fire: bool; red has its highest fire probability.
     """
-    losses = share(outcome.casualties, outcome.strength, 0.0)[0]
+    losses = clipped_ratio(outcome.casualties, outcome.strength, 0.0)[0]
     full = full_fire.astype(jnp.float32)
     return {
         SCORE: success[0],
@@ -75,7 +75,7 @@ def of_blue(
         "attempt": attempted[0].astype(jnp.float32),
         "efficiency": success[0] * (1.0 - 0.5 * jnp.minimum(taken[0] / limit, 1.0)) * (1.0 - 0.5 * losses),
         "covered": outcome.covered[0],
-        "detected": share(outcome.detected, outcome.enemies, 1.0)[0],
+        "detected": clipped_ratio(outcome.detected, outcome.enemies, 1.0)[0],
         "captured": outcome.captured[0],
         "full_fire": full,
         "win": jnp.where(success[0] >= COMPLETED, full, 0.0),

@@ -26,7 +26,7 @@ from jaxmarl_echelon.envs.echelon.missions.verbs.verb import (
 from jaxmarl_echelon.envs.echelon.scripts import heuristic as plain
 
 AMBUSH_RANGE = 12.0
-ARRIVED = 4.0
+POINT_DISTANCE = 4.0
 WATCH_GAP, CIRCLE_GAP = 8.0, 12.0
 # Angle around the objective from the own side to the flank, rad.
 FLANK_TURN = 1.75
@@ -38,7 +38,7 @@ _AMBUSH, _PATROL = DISPOSITIONS.index("ambush"), DISPOSITIONS.index("patrol")
 
 
 @struct.dataclass
-class Memory:
+class MissionScriptMemory:
     """Memory of a team of A mechs.
 
     Attributes:
@@ -48,13 +48,13 @@ class Memory:
       sprung: bool; the team's ambush has begun.
     """
 
-    motion: plain.Memory
+    motion: plain.HeuristicMemory
     leg: jax.Array
     alarmed: jax.Array
     sprung: jax.Array
 
 
-def mission_script(env, side: int, *, moves: bool = True) -> ScriptedPolicy:
+def make_mission_script(env, side: int, *, moves: bool = True) -> ScriptedPolicy:
     """Returns a policy that plays a team of missions.
 
     Args:
@@ -62,12 +62,14 @@ def mission_script(env, side: int, *, moves: bool = True) -> ScriptedPolicy:
       side: 0 for blue, 1 for red.
       moves: False for mechs that only turn and shoot.
     """
-    own = plain.members(env.teams, side)
-    foes = plain.members(env.teams, 1 - side)
+    own = plain.team_members(env.teams, side)
+    foes = plain.team_members(env.teams, 1 - side)
 
     def init():
         leg = jnp.zeros(own.size, jnp.int32)
-        return Memory(plain.unmoved(own.size), leg, jnp.bool_(False), jnp.bool_(False))
+        return MissionScriptMemory(
+            plain.initial_heuristic_memory(own.size), leg, jnp.bool_(False), jnp.bool_(False)
+        )
 
     def act(key, memory, state, params):
         echelon, scenario = state.echelon, state.scenario
@@ -78,22 +80,22 @@ def mission_script(env, side: int, *, moves: bool = True) -> ScriptedPolicy:
         ambush = (scenario.disposition[side] == _AMBUSH) & (side != BLUE)
         known = jnp.broadcast_to((timer > 0).any(0) | hot, timer.shape)
         alarmed = memory.alarmed | (timer >= CONFIRMATION).any() | tally.hit[own].any()
-        apart = vectors.length(mechs.position[own][:, None] - mechs.position[foes])
+        apart = vectors.vector_length(mechs.position[own][:, None] - mechs.position[foes])
         close = (known & mechs.alive[foes] & mechs.alive[own][:, None] & (apart <= AMBUSH_RANGE)).any()
         sprung = memory.sprung | close
         zone, leg = _goals(env, side, own, memory.leg, state)
         waits = (ambush & ~sprung) | (cold & ~alarmed)
-        brief = plain.Brief(
+        brief = plain.TeamTask(
             zone=zone,
             fire=jnp.where(waits, 0.0, scenario.fire[side]),
             known=known,
             still=jnp.broadcast_to(waits, own.shape),
         )
         battle_params = env.battle_params(scenario, params)
-        motion, action = plain.follow(
+        motion, action = plain.compute_team_actions(
             env, own, brief, key, memory.motion, echelon, battle_params, moves=moves
         )
-        memory = Memory(motion, leg, alarmed, sprung)
+        memory = MissionScriptMemory(motion, leg, alarmed, sprung)
         return memory, jnp.concatenate([action, 2.0 * _status(state, own)[:, None] - 1.0], axis=1)
 
     return ScriptedPolicy(init, act)
@@ -109,16 +111,16 @@ def _status(state, own: np.ndarray) -> jax.Array:
 def _goals(env, side: int, own: np.ndarray, leg: jax.Array, state) -> tuple[jax.Array, jax.Array]:
     """Returns each mech's destination, x, y and radius `[A, 3]`, and its number of reached points."""
     scenario, mechs = state.scenario, state.echelon.battle.mechs
-    order = staging.current(scenario.orders, state.echelon.decision)
+    order = staging.present_orders(scenario.orders, state.echelon.decision)
     zone = order.zone[side]
     position = mechs.position[own, :2]
-    start = squads.centre(scenario.start, scenario.present, env.teams)[side]
-    out = vectors.unit(start - zone[:2])
+    start = squads.squad_centres(scenario.start, scenario.present, env.teams)[side]
+    out = vectors.unit_vectors(start - zone[:2])
     cos, sin = np.cos(FLANK_TURN), np.sin(FLANK_TURN)
     beside = jnp.stack([out[0] * cos - out[1] * sin, out[0] * sin + out[1] * cos])
-    limit = np.array(env.bank.size[:2], np.float32) - ARRIVED
-    flank = jnp.clip(zone[:2] + (zone[2] + CIRCLE_GAP) * beside, ARRIVED, limit)
-    watch = jnp.clip(zone[:2] + (zone[2] + WATCH_GAP) * out, ARRIVED, limit)
+    limit = np.array(env.bank.size[:2], np.float32) - POINT_DISTANCE
+    flank = jnp.clip(zone[:2] + (zone[2] + CIRCLE_GAP) * beside, POINT_DISTANCE, limit)
+    watch = jnp.clip(zone[:2] + (zone[2] + WATCH_GAP) * out, POINT_DISTANCE, limit)
     patrols = (scenario.disposition[side] == _PATROL) & (side != BLUE)
     route = scenario.route[side][leg % scenario.route.shape[1]]
 
@@ -128,7 +130,7 @@ def _goals(env, side: int, own: np.ndarray, leg: jax.Array, state) -> tuple[jax.
     goal = jnp.where((drive == DRIVES.index(CIRCLE)) & (leg == 0)[:, None], flank, goal)
     goal = jnp.where(drive == DRIVES.index(ROAM), _unseen(env, own, position, state), goal)
     goal = jnp.where(patrols, route, goal)
-    arrived = vectors.length(goal - position) < ARRIVED
+    arrived = vectors.vector_length(goal - position) < POINT_DISTANCE
     direct = (drive == DRIVES.index(ADVANCE)) & ~patrols
     radius = jnp.where(direct, zone[2], GOAL_RADIUS)
     zones = jnp.concatenate([goal, jnp.broadcast_to(radius, (own.size, 1))], axis=1)
@@ -148,7 +150,7 @@ def _unseen(env, own: np.ndarray, position: jax.Array, state) -> jax.Array:
     middle = (np.stack([number % ground.columns, number // ground.columns], -1) + 0.5) * ground.cell
     # Each mech prefers different cells, so that the team spreads out.
     taste = np.random.default_rng(0).uniform(1.0, 1.5, (own.size, count)).astype(np.float32)
-    cost = vectors.length(middle.astype(np.float32) - position[:, None]) * taste
+    cost = vectors.vector_length(middle.astype(np.float32) - position[:, None]) * taste
     cost = jnp.where(free & (cost > ground.cell / 2), cost, jnp.float32(1e9))
-    chosen, _ = vectors.lowest(cost, 1)
+    chosen, _ = vectors.argmin_and_min(cost, 1)
     return jnp.asarray(middle, jnp.float32)[chosen]

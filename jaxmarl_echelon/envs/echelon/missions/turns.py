@@ -15,7 +15,7 @@ _GOLDEN = np.uint32(0x9E3779B9)
 _BITS = 24
 
 
-def weighted_turn(weights: jax.Array, index: jax.Array) -> jax.Array:
+def pick_by_weight(weights: jax.Array, index: jax.Array) -> jax.Array:
     """Returns the item (int32) at an index of a sequence in which items occur in proportion to their weights.
 
     A round has as many entries as there are positive weights, and consists of that many evenly spaced samples
@@ -33,7 +33,7 @@ def weighted_turn(weights: jax.Array, index: jax.Array) -> jax.Array:
     return jnp.minimum(item, jnp.max(jnp.where(weights > 0, jnp.arange(weights.size), 0))).astype(jnp.int32)
 
 
-def shuffled_turn(weights: jax.Array, index: jax.Array) -> jax.Array:
+def pick_shuffled(weights: jax.Array, index: jax.Array) -> jax.Array:
     """Returns the item (int32) at an index of a sequence of shuffled rounds of all items of positive weight.
 
     Each round is shuffled independently, with a fixed seed.

@@ -55,7 +55,7 @@ _NEAREST, _WIDEST = 6.0, 24.0
 _LEAST = 1e-8
 
 
-class Orders(NamedTuple):
+class OrderTerms(NamedTuple):
     """Reward terms set by the parameters of an order; arrays `[...]`.
 
     Attributes:
@@ -71,7 +71,7 @@ class Orders(NamedTuple):
     spacing: jax.Array
 
 
-def schedules(progress: jax.Array, floor: float = FLOOR) -> jax.Array:
+def schedule_levels(progress: jax.Array, floor: float = FLOOR) -> jax.Array:
     """Returns values of the continuous schedules at `progress [...]` in [0, 1].
 
     Returns:
@@ -83,13 +83,13 @@ def schedules(progress: jax.Array, floor: float = FLOOR) -> jax.Array:
     return jnp.stack([shaping, objective, jnp.maximum(0.0, 2.0 * (progress - 0.5))], axis=-1)
 
 
-def normalised(levels: jax.Array, totals=TOTALS, budget: float = BUDGET) -> jax.Array:
+def normalise_shares(levels: jax.Array, totals=TOTALS, budget: float = BUDGET) -> jax.Array:
     """Returns shares `[..., 3]` of the budget, proportional to `levels [..., 3]` times family totals."""
     raw = levels * jnp.asarray(totals, jnp.float32)
     return budget * raw / jnp.maximum(jnp.sum(raw, axis=-1, keepdims=True), _LEAST)
 
 
-def shares(schedule: jax.Array, progress: jax.Array, totals=TOTALS, floor: float = FLOOR) -> jax.Array:
+def family_shares(schedule: jax.Array, progress: jax.Array, totals=TOTALS, floor: float = FLOOR) -> jax.Array:
     """Returns the shares of the three families.
 
     Args:
@@ -104,10 +104,10 @@ def shares(schedule: jax.Array, progress: jax.Array, totals=TOTALS, floor: float
     """
     quarter = jnp.clip(jnp.floor(4.0 * progress), 0, len(TABLE) - 1).astype(jnp.int32)
     choices = (
-        normalised(schedules(progress, floor), totals),
+        normalise_shares(schedule_levels(progress, floor), totals),
         jnp.asarray(TABLE, jnp.float32)[quarter],
         jnp.array([0.0, 0.0, 1.0]),
-        normalised(jnp.ones(3), totals),
+        normalise_shares(jnp.ones(3), totals),
     )
     return jnp.stack(choices)[schedule]
 
@@ -134,7 +134,7 @@ def gate_table(gates: Mapping[str, tuple[float, ...]] = GATES) -> np.ndarray:
     return np.array([gates.get(name, ones) for name in COMPONENTS], np.float32).T
 
 
-def gated(weights: jax.Array, gates: jax.Array) -> jax.Array:
+def apply_gates(weights: jax.Array, gates: jax.Array) -> jax.Array:
     """Multiplies `weights [..., N]` by `gates [..., N]` and rescales them to their previous sum.
 
     Without rescaling where all gated weights are 0.
@@ -148,20 +148,20 @@ def gated(weights: jax.Array, gates: jax.Array) -> jax.Array:
 def verb_weights(weights: jax.Array, gates: jax.Array) -> jax.Array:
     """Applies gates `[..., C]` to the shaping weights among `[..., C]`, preserving their sum."""
     shaping = _members(SHAPING)
-    opened = gated(jnp.where(shaping, weights, 0.0), gates)
+    opened = apply_gates(jnp.where(shaping, weights, 0.0), gates)
     return jnp.where(shaping, opened, weights)
 
 
-def hurried(weights: jax.Array, orders: Orders) -> jax.Array:
+def apply_time_pressure(weights: jax.Array, orders: OrderTerms) -> jax.Array:
     """Multiplies the progress weights among `[..., C]` by `orders.haste`; this exceeds the budget."""
     return jnp.where(_members(_HURRIED), weights * orders.haste[..., None], weights)
 
 
-def orders(
+def compute_order_terms(
     loss_appetite: jax.Array, time_pressure: jax.Array, grouping: jax.Array, decisions: jax.Array
-) -> Orders:
+) -> OrderTerms:
     """Returns the reward terms of an order's parameters `[...]` in [0, 1]; `decisions` is the time limit."""
-    return Orders(
+    return OrderTerms(
         death=loss_appetite - 1.0,
         haste=1.0 + time_pressure,
         dithering=-DITHERING * time_pressure / decisions,
@@ -169,7 +169,7 @@ def orders(
     )
 
 
-def blended(before: jax.Array, after: jax.Array, share: jax.Array) -> jax.Array:
+def blend_weights(before: jax.Array, after: jax.Array, share: jax.Array) -> jax.Array:
     """Blends weights linearly: `before` at a share of 0, `after` at 1 and beyond."""
     share = jnp.clip(share, 0.0, 1.0)
     return (1.0 - share) * before + share * after

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_echelon.envs.echelon.battle.state import NOBODY, Mechs
+from jaxmarl_echelon.envs.echelon.battle.state import NO_MECH, Mechs
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import CLASSES, GAUSS, MAX_STABILITY, WEAPON
 from jaxmarl_echelon.envs.echelon.observing.layout import CONTACTS, RESERVED_FRIENDS
 
@@ -21,7 +21,7 @@ _VELOCITY_SCALE = 10.0
 _SLOW = 0.5
 
 
-class Sides(NamedTuple):
+class MechSides(NamedTuple):
     """Team, pack and class of each mech; constant during an episode.
 
     Attributes:
@@ -45,11 +45,11 @@ class Sides(NamedTuple):
         return self.friends & (self.pack[:, None] == self.pack[None])
 
 
-def choose(
+def assign_contact_slots(
     visible: jax.Array,
     offset: jax.Array,
     hp: jax.Array,
-    sides: Sides,
+    sides: MechSides,
     sort: jax.Array,
     hostile_only: jax.Array,
 ) -> jax.Array:
@@ -80,7 +80,7 @@ def choose(
     of_enemy = jnp.minimum(count[0], RESERVED_FRIENDS) + rank
     slot = jnp.where(shown, jnp.where(friends, of_friend, of_enemy), CONTACTS)
     taken = slot[:, None, :] == jnp.arange(CONTACTS)[:, None]
-    return jnp.where(jnp.any(taken, axis=-1), jnp.argmax(taken, axis=-1), NOBODY).astype(jnp.int32)
+    return jnp.where(jnp.any(taken, axis=-1), jnp.argmax(taken, axis=-1), NO_MECH).astype(jnp.int32)
 
 
 def _rank(first: jax.Array, second: jax.Array, shown: jax.Array, friends: jax.Array) -> jax.Array:
@@ -98,25 +98,25 @@ def _rank(first: jax.Array, second: jax.Array, shown: jax.Array, friends: jax.Ar
     return jnp.sum(ahead & rivals, axis=-1)
 
 
-def features(
+def contact_features(
     contacts: jax.Array,
     mechs: Mechs,
     chassis,
-    sides: Sides,
+    sides: MechSides,
     span: float,
     gravity: jax.Array,
 ) -> jax.Array:
     """Returns the features `layout.CONTACT_FIELDS` of the contacts, `[M, K, F]`; 0 for free slots.
 
     Args:
-      contacts: `[M, K]` from `choose`.
+      contacts: `[M, K]` from `assign_contact_slots`.
       mechs: all mechs.
       chassis: rows of the chassis table per mech (`tables.ChassisTable`).
       sides: teams, packs and classes.
       span: longest side of the map, voxels.
       gravity: voxels/s^2.
     """
-    used = contacts != NOBODY
+    used = contacts != NO_MECH
     other = jnp.maximum(contacts, 0)
     seen = _appearance(mechs, chassis, sides.classes)[other]
     offset = mechs.position[other] - mechs.position[:, None]
@@ -124,7 +124,7 @@ def features(
     relative = velocity - mechs.velocity[:, None]
     friend = sides.team[other] == sides.team[:, None]
     painter = jnp.maximum(mechs.painter, 0)[other]
-    painted = (mechs.painted[other] > 0) & (mechs.painter[other] != NOBODY)
+    painted = (mechs.painted[other] > 0) & (mechs.painter[other] != NO_MECH)
     painted &= jnp.take_along_axis(sides.packmates, painter, axis=1)
     relation = jnp.stack([friend, ~friend, jnp.zeros_like(friend)], axis=-1)
     marks = jnp.stack([painted, used], axis=-1)

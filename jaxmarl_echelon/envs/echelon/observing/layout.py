@@ -35,7 +35,7 @@ SELF_FIELDS = (
 
 
 @dataclass(frozen=True)
-class Layout:
+class ObservationLayout:
     """The blocks of an observation, in their order in the flat vector.
 
     `contacts [K, F]` and `pack [P, 8]` are sets of rows; a row of contacts is in use where its
@@ -96,7 +96,7 @@ class Layout:
         return self.names.index(name)
 
 
-def make_layout(pack: int, telemetry: bool = True, mission: tuple[str, ...] = ()) -> Layout:
+def make_layout(pack: int, telemetry: bool = True, mission: tuple[str, ...] = ()) -> ObservationLayout:
     """Builds the layout of observations for packs of at most `pack` mechs.
 
     Args:
@@ -120,4 +120,4 @@ def make_layout(pack: int, telemetry: bool = True, mission: tuple[str, ...] = ()
     for name, (shape, kind, fields) in shapes.items():
         blocks.append(Block(name, start, shape, kind, fields))
         start = blocks[-1].stop
-    return Layout(tuple(blocks))
+    return ObservationLayout(tuple(blocks))

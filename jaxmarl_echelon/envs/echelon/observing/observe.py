@@ -1,4 +1,4 @@
-"""Observations of mechs: the blocks of `layout.Layout`, from each mech's perspective.
+"""Observations of mechs: the blocks of `layout.ObservationLayout`, from each mech's perspective.
 
 All mechs of both teams share one layout, so that one policy can play all of them. Vectors to
 contacts and to the zone use world axes; the local map and the direction of hits rotate with the
@@ -33,8 +33,8 @@ from jaxmarl_echelon.envs.echelon.battle.unit_tables import (
     WEAPON,
 )
 from jaxmarl_echelon.envs.echelon.observing import contacts as contacts_lib
-from jaxmarl_echelon.envs.echelon.observing.contacts import Sides
-from jaxmarl_echelon.envs.echelon.observing.layout import LOCAL_MAP, SORTS, Layout
+from jaxmarl_echelon.envs.echelon.observing.contacts import MechSides
+from jaxmarl_echelon.envs.echelon.observing.layout import LOCAL_MAP, SORTS, ObservationLayout
 
 TARGETED_RANGE = 8.0
 CRITICAL_HEAT = 0.85
@@ -63,7 +63,7 @@ class Senses(NamedTuple):
     acoustic: jax.Array
 
 
-class Standing(NamedTuple):
+class ObjectiveStatus(NamedTuple):
     """State of the objective, as shown to each mech.
 
     Attributes:
@@ -99,15 +99,15 @@ class Place(NamedTuple):
     size: tuple[int, int, int]
 
 
-def observe(
-    layout: Layout,
+def observe_mechs(
+    layout: ObservationLayout,
     state: EchelonState,
     params: EchelonParams,
-    sides: Sides,
+    sides: MechSides,
     chassis,
     senses: Senses,
     place: Place,
-    standing: Standing | None = None,
+    standing: ObjectiveStatus | None = None,
     further: Mapping[str, jax.Array] = MappingProxyType({}),
     dead_see: tuple[str, ...] = (),
 ) -> tuple[jax.Array, jax.Array]:
@@ -131,25 +131,25 @@ def observe(
     mechs = state.battle.mechs
     offset = mechs.position[None] - mechs.position[:, None]
     shown = senses.visible & mechs.alive[None] & mechs.alive[:, None]
-    contacts = contacts_lib.choose(
+    contacts = contacts_lib.assign_contact_slots(
         shown, offset, mechs.hp / chassis.hp, sides, state.sort, state.hostile_only
     )
     span = float(max(place.size))
     size = sides.team.shape[0]
     blocks = {
-        "contacts": contacts_lib.features(contacts, mechs, chassis, sides, span, params.gravity),
+        "contacts": contacts_lib.contact_features(contacts, mechs, chassis, sides, span, params.gravity),
         "pack": pack_board(state.messages, mechs.alive, sides, layout["pack"].shape[0]),
         "local_map": local_map(mechs.position, mechs.yaw, place),
         "telemetry": jnp.broadcast_to(place.telemetry, (size, *place.telemetry.shape)),
         "acoustic": senses.acoustic,
-        "self": own_state(state, params, sides, chassis, senses, offset, place, standing),
+        "self": _observe_self(state, params, sides, chassis, senses, offset, place, standing),
     }
     blocks |= further
     left = {name: x if name in dead_see else jnp.zeros_like(x) for name, x in blocks.items()}
     return jnp.where(mechs.alive[:, None], layout.join(blocks), layout.join(left)), contacts
 
 
-def pack_board(messages: jax.Array, alive: jax.Array, sides: Sides, rows: int) -> jax.Array:
+def pack_board(messages: jax.Array, alive: jax.Array, sides: MechSides, rows: int) -> jax.Array:
     """Returns the last messages of each mech's packmates, `[M, rows, 8]`: one row per place in the pack.
 
     The mech's own message is included; rows of dead mechs and unused rows are 0.
@@ -178,15 +178,15 @@ def local_map(position: jax.Array, yaw: jax.Array, place: Place) -> jax.Array:
     return (found | ~inside).astype(jnp.float32)
 
 
-def own_state(
+def _observe_self(
     state,
     params,
-    sides: Sides,
+    sides: MechSides,
     chassis,
     senses: Senses,
     offset,
     place: Place,
-    standing: Standing | None = None,
+    standing: ObjectiveStatus | None = None,
 ) -> jax.Array:
     """Returns the block `self`: state of each mech, of the zone and of the game, `[M, F]`."""
     mechs, tally = state.battle.mechs, state.battle.tally
@@ -237,15 +237,15 @@ def own_state(
     return jnp.concatenate(parts, axis=-1, dtype=jnp.float32)
 
 
-def _standing(state, params, sides: Sides, chassis, place: Place) -> Standing:
+def _standing(state, params, sides: MechSides, chassis, place: Place) -> ObjectiveStatus:
     mechs = state.battle.mechs
-    hold = zone_lib.hold(mechs.position, mechs.alive, chassis.tonnage, sides.team, place.zone)
+    hold = zone_lib.compute_zone_hold(mechs.position, mechs.alive, chassis.tonnage, sides.team, place.zone)
     score = jnp.clip(state.score / params.zone_seconds, 0.0, 1.0)
     control = jnp.where(sides.team == 0, hold.margin, -hold.margin)
-    return Standing(place.zone, hold.inside, control, score[sides.team], score[1 - sides.team])
+    return ObjectiveStatus(place.zone, hold.inside, control, score[sides.team], score[1 - sides.team])
 
 
-def _game(state, params, standing: Standing, span: float) -> jax.Array:
+def _game(state, params, standing: ObjectiveStatus, span: float) -> jax.Array:
     """Returns features of zone, scores, time and order of contacts, `[M, 9 + 4]`."""
     position, zone = state.battle.mechs.position, standing.zone
     size = position.shape[0]

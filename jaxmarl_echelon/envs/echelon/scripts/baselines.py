@@ -7,16 +7,18 @@ import jax.numpy as jnp
 
 from jaxmarl_echelon.envs.base import ScriptedPolicy
 from jaxmarl_echelon.envs.echelon.battle.state import TEAMS
-from jaxmarl_echelon.envs.echelon.scripts.heuristic import heuristic
+from jaxmarl_echelon.envs.echelon.scripts.heuristic import make_heuristic
 
 BASELINES = ("random", "standing", "heuristic")
 
 
-def scripts(env, play: Callable[..., ScriptedPolicy] = heuristic) -> dict[str, ScriptedPolicy]:
+def make_battle_scripts(
+    env, play: Callable[..., ScriptedPolicy] = make_heuristic
+) -> dict[str, ScriptedPolicy]:
     """Returns the scripts as `NAME_blue` and `NAME_red`; `play(env, side, moves=...)` builds the first two.
 
-    `heuristic` moves to the zone and shoots, `standing` stays at its start and shoots, `random`
-    draws uniform actions, `none` sends zeros.
+    `make_heuristic` moves to the zone and shoots, `standing` stays at its start and shoots,
+    `make_random_policy` draws uniform actions, `none` sends zeros.
     """
     found = {}
     for side, team in enumerate(TEAMS):
@@ -24,13 +26,13 @@ def scripts(env, play: Callable[..., ScriptedPolicy] = heuristic) -> dict[str, S
         found |= {
             f"heuristic_{team}": play(env, side),
             f"standing_{team}": play(env, side, moves=False),
-            f"random_{team}": random(role),
-            f"none_{team}": nothing(role),
+            f"random_{team}": make_random_policy(role),
+            f"none_{team}": make_idle_policy(role),
         }
     return found
 
 
-def random(role) -> ScriptedPolicy:
+def make_random_policy(role) -> ScriptedPolicy:
     """Returns a policy that draws actions uniformly from the role's action space."""
 
     def act(key, memory, state, params):
@@ -39,7 +41,7 @@ def random(role) -> ScriptedPolicy:
     return ScriptedPolicy(tuple, act)
 
 
-def nothing(role) -> ScriptedPolicy:
+def make_idle_policy(role) -> ScriptedPolicy:
     """Returns a policy whose actions are all 0."""
     shape = (role.size, *role.action.shape)
     return ScriptedPolicy(tuple, lambda key, memory, state, params: (memory, jnp.zeros(shape)))

@@ -36,7 +36,7 @@ from jaxmarl_echelon.envs.echelon.battle.unit_tables import (
     WEAPONS,
     YAW_RATE,
 )
-from physics.line_of_sight import in_smoke, sight_clear
+from physics.line_of_sight import is_sight_clear, passes_smoke_cloud
 from physics.voxels import Terrain
 
 TOO_CLOSE = 5.5
@@ -54,7 +54,7 @@ _NEEDS_SIGHT = np.isin(np.arange(len(WEAPONS)), (LASER, FLAMER, PAINTER))
 
 
 @struct.dataclass
-class Memory:
+class HeuristicMemory:
     """Memory of a team's mechs, for detecting and leaving positions in which they are stuck.
 
     Attributes:
@@ -70,7 +70,7 @@ class Memory:
     side: jax.Array
 
 
-class Brief(NamedTuple):
+class TeamTask(NamedTuple):
     """Task of the A mechs of a team.
 
     Attributes:
@@ -87,7 +87,7 @@ class Brief(NamedTuple):
     still: jax.Array | None = None
 
 
-class Aim(NamedTuple):
+class NearestTarget(NamedTuple):
     """Each mech's nearest living enemy.
 
     Attributes:
@@ -105,7 +105,7 @@ class Aim(NamedTuple):
     painted: jax.Array
 
 
-def heuristic(env, side: int, *, moves: bool = True) -> ScriptedPolicy:
+def make_heuristic(env, side: int, *, moves: bool = True) -> ScriptedPolicy:
     """Returns a policy for a team; a mech may fire with probability `params.fire_probability[side]`.
 
     Args:
@@ -113,23 +113,23 @@ def heuristic(env, side: int, *, moves: bool = True) -> ScriptedPolicy:
       side: 0 for blue, 1 for red.
       moves: False for mechs that only turn and shoot.
     """
-    own = members(env.teams, side)
+    own = team_members(env.teams, side)
 
     def act(key, memory, state, params):
-        brief = Brief(env.bank.zone[state.battle.map_index], params.fire_probability[side])
-        return follow(env, own, brief, key, memory, state, params, moves=moves)
+        brief = TeamTask(env.bank.zone[state.battle.map_index], params.fire_probability[side])
+        return compute_team_actions(env, own, brief, key, memory, state, params, moves=moves)
 
-    return ScriptedPolicy(lambda: unmoved(own.size), act)
+    return ScriptedPolicy(lambda: initial_heuristic_memory(own.size), act)
 
 
-def members(teams: tuple[int, int], side: int) -> np.ndarray:
+def team_members(teams: tuple[int, int], side: int) -> np.ndarray:
     """Returns the indices of a team's mechs."""
     return np.arange(teams[0] * side, teams[0] * side + teams[side])
 
 
-def unmoved(size: int) -> Memory:
+def initial_heuristic_memory(size: int) -> HeuristicMemory:
     """Returns the memory of `size` mechs at the start of an episode."""
-    return Memory(
+    return HeuristicMemory(
         position=jnp.full((size, 3), 1e6, jnp.float32),
         still=jnp.zeros(size, jnp.int32),
         escape=jnp.zeros(size, jnp.int32),
@@ -137,9 +137,9 @@ def unmoved(size: int) -> Memory:
     )
 
 
-def follow(
-    env, own: np.ndarray, brief: Brief, key, memory: Memory, state, params, *, moves: bool = True
-) -> tuple[Memory, jax.Array]:
+def compute_team_actions(
+    env, own: np.ndarray, brief: TeamTask, key, memory: HeuristicMemory, state, params, *, moves: bool = True
+) -> tuple[HeuristicMemory, jax.Array]:
     """Computes the actions of a team for one decision.
 
     Args:
@@ -159,7 +159,7 @@ def follow(
     key_side, key_fire = jax.random.split(key)
     sides, mechs = env.sides(params), jax.tree.map(lambda leaf: leaf[own], state.battle.mechs)
     classes = sides.classes[own]
-    aim = take_aim(env, state, sides, own, brief.known)
+    aim = _find_targets(env, state, sides, own, brief.known)
     heat = mechs.heat / jnp.asarray(CHASSIS.heat_capacity)[classes]
     memory = _notice(key_side, memory, mechs.position)
     base = jnp.zeros((size, len(ACTIONS)), jnp.float32)
@@ -182,7 +182,7 @@ def follow(
     return memory, _with_control(base, state.contacts[own] == aim.target[:, None])
 
 
-def take_aim(env, state, sides, own: np.ndarray, known: jax.Array | None = None) -> Aim:
+def _find_targets(env, state, sides, own: np.ndarray, known: jax.Array | None = None) -> NearestTarget:
     """Finds the nearest living enemy of each of the mechs `own`, among the known ones `[A, F]`."""
     battle = state.battle
     mechs = battle.mechs
@@ -197,16 +197,16 @@ def take_aim(env, state, sides, own: np.ndarray, known: jax.Array | None = None)
     bearing = jnp.arctan2(there[:, 1] - position[:, 1], there[:, 0] - position[:, 0])
     terrain = Terrain(env.bank.voxels, battle.map_index, battle.overlay)
     clouds = battle.smoke.position.reshape(-1, 3), battle.smoke.left.reshape(-1) > 0
-    clear = sight_clear(terrain, position, there)
-    clear &= ~in_smoke(position, there, *clouds, WEAPON.splash_radius[SMOKE])
+    clear = is_sight_clear(terrain, position, there)
+    clear &= ~passes_smoke_cloud(position, there, *clouds, WEAPON.splash_radius[SMOKE])
     painter = jnp.maximum(mechs.painter[target], 0)
     painted = (mechs.painted[target] > 0) & (mechs.painter[target] >= 0)
     painted &= sides.packmates[own, painter]
     error = _wrap(bearing - mechs.yaw[own])
-    return Aim(target.astype(jnp.int32), jnp.min(apart, axis=1), error, clear, painted)
+    return NearestTarget(target.astype(jnp.int32), jnp.min(apart, axis=1), error, clear, painted)
 
 
-def _notice(key, memory: Memory, position) -> Memory:
+def _notice(key, memory: HeuristicMemory, position) -> HeuristicMemory:
     """Updates the counters of stuck mechs; beyond the limit a mech starts the escape manoeuvre."""
     escaping = memory.escape > 1
     moved = jnp.linalg.norm(position - memory.position, axis=-1)
@@ -214,7 +214,7 @@ def _notice(key, memory: Memory, position) -> Memory:
     still = jnp.where(escaping, 0, still)
     stuck = still > STUCK_PATIENCE
     drawn = jnp.where(jax.random.bernoulli(key, shape=stuck.shape), 1.0, -1.0)
-    return Memory(
+    return HeuristicMemory(
         position=position,
         still=jnp.where(stuck, 0, still),
         escape=jnp.where(stuck, ESCAPE, jnp.maximum(memory.escape - 1, 0)),
@@ -222,7 +222,7 @@ def _notice(key, memory: Memory, position) -> Memory:
     )
 
 
-def _escape(memory: Memory) -> jax.Array:
+def _escape(memory: HeuristicMemory) -> jax.Array:
     """Returns actions `[A, 9]` of the escape manoeuvre, during which mechs do nothing else."""
 
     def during(span):
@@ -233,17 +233,17 @@ def _escape(memory: Memory) -> jax.Array:
     return base.at[:, STRAFE].set(jnp.where(during(SIDEWAYS), memory.side, 0.0))
 
 
-def _walk(mechs, classes, aim: Aim, zone) -> tuple[jax.Array, jax.Array]:
+def _walk(mechs, classes, aim: NearestTarget, zone) -> tuple[jax.Array, jax.Array]:
     """Returns forward and sideways throttles `[A, 2]`, and the bearing of the goal `[A]`."""
     position = mechs.position[:, :2]
     living = mechs.alive[:, None]
     centroid = jnp.sum(jnp.where(living, position, 0.0), axis=0) / jnp.maximum(jnp.sum(living), 1)
-    lonely = zone_lib.distance(mechs.position, zone) < 2.0 * zone[..., 2]
+    lonely = zone_lib.distance_to_zone(mechs.position, zone) < 2.0 * zone[..., 2]
     lonely &= jnp.hypot(*(position - centroid).T) > COHESION_GAP
     lonely &= aim.distance > COHESION_PEACE
     goal = jnp.where(lonely[:, None], 0.5 * (zone[..., :2] + centroid), zone[..., :2])
     bearing = _wrap(jnp.arctan2(*(goal - position).T[::-1]) - mechs.yaw)
-    inside = zone_lib.within(mechs.position, zone)
+    inside = zone_lib.inside_zone(mechs.position, zone)
     close = (aim.distance < TOO_CLOSE) & ~((classes == HEAVY) & inside)
     forward = jnp.where(close, -0.3, jnp.cos(bearing))
     strafe = jnp.where(close, 1.0, 0.25) * jnp.sin(bearing)
@@ -251,7 +251,7 @@ def _walk(mechs, classes, aim: Aim, zone) -> tuple[jax.Array, jax.Array]:
     return jnp.stack([slow * forward, slow * strafe], axis=-1), bearing
 
 
-def _fire(classes, aim: Aim) -> jax.Array:
+def _fire(classes, aim: NearestTarget) -> jax.Array:
     """Returns bool `[A, 9]`: the trigger is pulled."""
     reach = jnp.broadcast_to(jnp.asarray(WEAPON.range), (classes.shape[0], len(WEAPONS)))
     missile = jnp.where(aim.painted, WEAPON.range[MISSILE], MISSILE_SIGHT_RANGE)
@@ -268,7 +268,7 @@ def _fire(classes, aim: Aim) -> jax.Array:
 def _with_control(base, target_slots) -> jax.Array:
     """Completes the action: target slot, enemies only, sorted by distance, empty message."""
     size = base.shape[0]
-    action = jnp.zeros((size, commands.SIZE), jnp.float32)
+    action = jnp.zeros((size, commands.ACTION_SIZE), jnp.float32)
     action = action.at[:, : len(ACTIONS)].set(base)
     action = action.at[:, commands.TARGET].set(target_slots)
     action = action.at[:, commands.SORT.start].set(1.0)

@@ -15,14 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxmarl_echelon.envs.echelon.terrain.biomes import groups_of
-from jaxmarl_echelon.envs.echelon.terrain.layout import VERSION, Layout, check_size
-from jaxmarl_echelon.envs.echelon.terrain.navigation import CLEARANCE, nav_graph, ways
-from jaxmarl_echelon.envs.echelon.terrain.worker import generate_layout
-from jaxmarl_echelon.envs.workers import run
+from jaxmarl_echelon.envs.echelon.terrain.biomes import biomes_per_map
+from jaxmarl_echelon.envs.echelon.terrain.layout import VERSION, MapLayout, check_size
+from jaxmarl_echelon.envs.echelon.terrain.navigation import CLEARANCE, build_nav_graph, path_codes
+from jaxmarl_echelon.envs.echelon.terrain.worker import run_map_job
+from jaxmarl_echelon.envs.workers import run_jobs
 from physics.voxels import SOLID, SOLID_DEBRIS, VoxelBank, voxel_bank
 
-TELEMETRY = 16
+TELEMETRY_BLOCKS = 16
 _PER_WORKER = 128  # a process takes as long to start as it takes to generate this many maps
 _STORED = ("voxels", "zone", "corners", "reachable")
 _BROKEN = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
@@ -42,7 +42,7 @@ class TerrainBank:
       reachable: `[N, Y, X]` bool, columns with a navigation node reachable from one of the two corners.
       seeds: seeds of the maps, -1 for maps made by hand (static).
       biomes: of each map, in the order of its corners; empty for maps made by hand (static).
-      ways: `[N, Y, X, Z]` int8 path codes of `navigation.ways` to the zone; None unless added.
+      ways: `[N, Y, X, Z]` int8 path codes of `navigation.path_codes` to the zone; None unless added.
     """
 
     voxels: VoxelBank
@@ -61,7 +61,7 @@ class TerrainBank:
         return self.voxels.material.shape[:-4:-1]
 
 
-def bank_of(layouts: Sequence[Layout]) -> TerrainBank:
+def stack_maps(layouts: Sequence[MapLayout]) -> TerrainBank:
     """Stacks maps of one size into a bank.
 
     Raises:
@@ -81,12 +81,12 @@ def bank_of(layouts: Sequence[Layout]) -> TerrainBank:
     )
 
 
-def with_ways(bank: TerrainBank) -> TerrainBank:
+def add_path_codes(bank: TerrainBank) -> TerrainBank:
     """Returns the bank with path codes to the zones, computed on the host in under a second per map."""
     found = []
     for voxels, zone in zip(np.asarray(bank.voxels.material), np.asarray(bank.zone), strict=True):
-        graph = nav_graph(voxels)
-        found.append(ways(graph, graph.nearest((*zone[:2], 0.0))))
+        graph = build_nav_graph(voxels)
+        found.append(path_codes(graph, graph.nearest((*zone[:2], 0.0))))
     return bank.replace(ways=jnp.asarray(np.stack(found)))
 
 
@@ -118,16 +118,16 @@ def terrain_bank(
     """
     size = check_size(size, team_size)
     seeds = tuple(int(seed) for seed in seeds)
-    choices = groups_of(biomes, len(seeds))
+    choices = biomes_per_map(biomes, len(seeds))
     if not seeds or min(seeds) < 0:
         raise ValueError(f"seeds={list(seeds[:4])}: must name at least one seed, none negative")
     if workers is not None and workers < 1:
         raise ValueError(f"workers={workers}: must be at least 1")
     jobs = [(seed, size, names, team_size) for seed, names in zip(seeds, choices, strict=True)]
     if cache is None:
-        return bank_of(_generate_all(jobs, workers, progress))
+        return stack_maps(_generate_all(jobs, workers, progress))
     folder = cache_folder() if cache == "auto" else Path(cache).expanduser()
-    return bank_of(_kept(folder / f"{_name(jobs)}.npz", jobs, workers, progress))
+    return stack_maps(_kept(folder / f"{_name(jobs)}.npz", jobs, workers, progress))
 
 
 def cache_folder() -> Path:
@@ -139,7 +139,7 @@ def cache_folder() -> Path:
 def _blocks(columns: np.ndarray) -> np.ndarray:
     """Returns bool `[N, 16, 16]`: any column `[N, Y, X]` of the block is set."""
     for axis in (1, 2):
-        starts = np.arange(TELEMETRY) * columns.shape[axis] // TELEMETRY
+        starts = np.arange(TELEMETRY_BLOCKS) * columns.shape[axis] // TELEMETRY_BLOCKS
         columns = np.logical_or.reduceat(columns, starts, axis)
     return columns
 
@@ -148,7 +148,7 @@ def _name(jobs: list[tuple]) -> str:
     return hashlib.sha256(json.dumps([VERSION, jobs]).encode()).hexdigest()[:32]
 
 
-def _kept(path: Path, jobs: list[tuple], workers: int | None, progress: bool) -> list[Layout]:
+def _kept(path: Path, jobs: list[tuple], workers: int | None, progress: bool) -> list[MapLayout]:
     """Returns maps from the cache file; if it is missing or damaged, generates them and writes it."""
     with suppress(*_BROKEN):
         return _load(path, jobs)
@@ -160,7 +160,7 @@ def _kept(path: Path, jobs: list[tuple], workers: int | None, progress: bool) ->
     return layouts
 
 
-def _save(path: Path, layouts: list[Layout]) -> None:
+def _save(path: Path, layouts: list[MapLayout]) -> None:
     """Writes the cache file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     arrays = {name: np.stack([getattr(layout, name) for layout in layouts]) for name in _STORED}
@@ -174,18 +174,18 @@ def _save(path: Path, layouts: list[Layout]) -> None:
         part.unlink(missing_ok=True)
 
 
-def _load(path: Path, jobs: list[tuple]) -> list[Layout]:
+def _load(path: Path, jobs: list[tuple]) -> list[MapLayout]:
     with np.load(path, allow_pickle=False) as stored:
         voxels, zone, corners, reachable = (stored[name] for name in _STORED)
         about = json.loads(str(stored["about"]))
     return [
-        Layout(v, tuple(z), tuple(c), r, tuple(biomes), transform, repairs, job[0])
+        MapLayout(v, tuple(z), tuple(c), r, tuple(biomes), transform, repairs, job[0])
         for v, z, c, r, (biomes, transform, repairs), job in zip(
             voxels, zone.tolist(), corners.tolist(), reachable, about, jobs, strict=True
         )
     ]
 
 
-def _generate_all(jobs: list[tuple], workers: int | None, progress: bool) -> list[Layout]:
+def _generate_all(jobs: list[tuple], workers: int | None, progress: bool) -> list[MapLayout]:
     how = {"label": "terrain", "per_worker": _PER_WORKER, "workers": workers, "progress": progress}
-    return run(generate_layout, jobs, **how)
+    return run_jobs(run_map_job, jobs, **how)

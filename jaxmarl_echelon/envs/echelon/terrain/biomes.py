@@ -40,7 +40,7 @@ def check_biomes(names: Sequence[str]) -> None:
         raise ValueError(f"env.biomes={given}; allowed: {', '.join(BIOMES)}")
 
 
-def groups_of(names, maps: int) -> list[tuple[str, ...]]:
+def biomes_per_map(names, maps: int) -> list[tuple[str, ...]]:
     """Returns the biomes to draw from, for each of `maps` maps.
 
     Args:
@@ -59,6 +59,6 @@ def groups_of(names, maps: int) -> list[tuple[str, ...]]:
     return groups
 
 
-def paint(biome: str, voxels: np.ndarray, rng: np.random.Generator) -> None:
+def paint_biome(biome: str, voxels: np.ndarray, rng: np.random.Generator) -> None:
     """Paints a biome on an empty window `[Z, Y, X]` of a map, in place."""
     BRUSHES[biome](Patch(voxels, rng))

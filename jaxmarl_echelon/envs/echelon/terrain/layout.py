@@ -14,8 +14,8 @@ from scipy import ndimage, sparse
 from scipy.sparse import csgraph
 
 from jaxmarl_echelon.envs.echelon.terrain import zones
-from jaxmarl_echelon.envs.echelon.terrain.biomes import BIOMES, check_biomes, paint
-from jaxmarl_echelon.envs.echelon.terrain.navigation import CLEARANCE, NavGraph, nav_graph, trace
+from jaxmarl_echelon.envs.echelon.terrain.biomes import BIOMES, check_biomes, paint_biome
+from jaxmarl_echelon.envs.echelon.terrain.navigation import CLEARANCE, NavGraph, build_nav_graph, trace_path
 from physics.voxels import AIR, COLLIDES, DIRT, MATERIALS, MAX_HEIGHT
 
 VERSION = 3  # incremented whenever the same seed and size yield a different map
@@ -26,7 +26,7 @@ _SAMPLES = 1.5
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class MapLayout:
     """One map. Lengths are voxels; x, y, z with z up.
 
     Attributes:
@@ -70,7 +70,7 @@ def check_size(size: Sequence[int], team_size: int = 10) -> tuple[int, int, int]
         raise ValueError(
             f"env.size={list(size)}: must have between {_LOWEST} and {MAX_HEIGHT} voxels along z"
         )
-    wide, deep = zones.room(team_size)
+    wide, deep = zones.formation_extent(team_size)
     apart = 2 * wide <= width or 2 * deep <= depth
     if wide > width or deep > depth or not apart or min(width, depth) < zones.LEAST_SIDE:
         shortest = max(zones.LEAST_SIDE, -int(-2 * deep // 1))
@@ -81,9 +81,9 @@ def check_size(size: Sequence[int], team_size: int = 10) -> tuple[int, int, int]
     return size
 
 
-def generate(
+def generate_map(
     seed: int, size: Sequence[int], *, biomes: Sequence[str] | None = None, team_size: int = 10
-) -> Layout:
+) -> MapLayout:
     """Generates a map; deterministic in its arguments.
 
     Args:
@@ -113,21 +113,21 @@ def generate(
     voxels[: CLEARANCE + 1, _corridors(world, voxels.shape[1:], zone, anchors)] = AIR
     reachable, repairs = _connect(voxels, anchors, zone)
     _fill_ground(voxels)
-    return Layout(voxels, zone, corners, reachable, painted, transform, repairs, seed)
+    return MapLayout(voxels, zone, corners, reachable, painted, transform, repairs, seed)
 
 
-def layout_from(
+def make_map(
     voxels: np.ndarray,
     zone: tuple[float, float, float],
     corners: tuple[int, int] = (0, 3),
     team_size: int = 10,
-) -> Layout:
+) -> MapLayout:
     """Builds a map from given voxels, unchanged.
 
     Args:
       voxels: `[Z, Y, X]` materials.
       zone: centre x, y and radius.
-      corners: of blue and red, as in `Layout`.
+      corners: of blue and red, as in `MapLayout`.
       team_size: mechs of a team.
 
     Raises:
@@ -151,29 +151,29 @@ def layout_from(
     voxels = voxels.astype(np.uint8)
     side = zones.spawn_side(size, team_size)
     anchors = [zones.spawn_anchor(corner, size, side) for corner in corners]
-    return Layout(voxels, zone, tuple(corners), _reachable(nav_graph(voxels), anchors))
+    return MapLayout(voxels, zone, tuple(corners), _reachable(build_nav_graph(voxels), anchors))
 
 
-def flat(
+def make_flat_map(
     size: Sequence[int],
     zone: tuple[float, float, float] | None = None,
     corners: tuple[int, int] = (0, 3),
     team_size: int = 10,
-) -> Layout:
+) -> MapLayout:
     """Builds an empty map with a floor of dirt; by default the zone is central, with a radius up to 7.5."""
     width, depth, height = check_size(size, team_size)
     voxels = np.zeros((height, depth, width), np.uint8)
     _fill_ground(voxels)
     radius = min(zones.MEAN_RADIUS, min(width, depth) / 2 - zones.EDGE)
-    return layout_from(voxels, zone or (width / 2, depth / 2, radius), corners, team_size)
+    return make_map(voxels, zone or (width / 2, depth / 2, radius), corners, team_size)
 
 
 @lru_cache(maxsize=64)
-def navigation(
+def cached_nav_graph(
     seed: int, size: tuple[int, int, int], biomes: tuple[str, ...] | None = None, team_size: int = 10
 ) -> NavGraph:
     """Returns the navigation graph of a generated map; the last 64 are cached."""
-    return nav_graph(generate(seed, size, biomes=biomes, team_size=team_size).voxels)
+    return build_nav_graph(generate_map(seed, size, biomes=biomes, team_size=team_size).voxels)
 
 
 def _fill_ground(voxels: np.ndarray) -> None:
@@ -192,7 +192,7 @@ def _paint_quadrants(
     for quadrant, biome in enumerate(chosen):
         rows = slice(y, None) if quadrant // 2 else slice(y)
         columns = slice(x, None) if quadrant % 2 else slice(x)
-        paint(biome, voxels[:, rows, columns], rng)
+        paint_biome(biome, voxels[:, rows, columns], rng)
     return voxels, chosen
 
 
@@ -245,7 +245,7 @@ def _connect(
 ) -> tuple[np.ndarray, int]:
     """Cuts lanes, in place, until both teams can reach the zone; returns reachable columns and lane count."""
     for repairs in range(2 * _REPAIRS + 1):
-        graph = nav_graph(voxels)
+        graph = build_nav_graph(voxels)
         goal = graph.nearest((*zone[:2], 0.0))
         reached = [graph.reachable(graph.nearest((*anchor, 0.0))) for anchor in anchors]
         cut_off = [goal < 0 or not r[goal] for r in reached]
@@ -283,6 +283,6 @@ def _cut(voxels: np.ndarray, start: tuple[float, float], goal: tuple[float, floa
     ]
     _, before = csgraph.dijkstra(grid, indices=ends[0], return_predecessors=True)
     lane = np.zeros(blocked.size, bool)
-    lane[trace(before, *ends)] = True
+    lane[trace_path(before, *ends)] = True
     wide = ndimage.maximum_filter(lane.reshape(blocked.shape), _REPAIR_WIDTH, mode="constant", cval=False)
     voxels[:CLEARANCE, wide] = AIR

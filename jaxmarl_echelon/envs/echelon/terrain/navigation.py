@@ -71,10 +71,10 @@ class NavGraph:
         if min(start, goal) < 0:
             return np.zeros(0, np.int32)
         _, before = csgraph.dijkstra(self.edges, indices=start, return_predecessors=True)
-        return trace(before, start, goal)
+        return trace_path(before, start, goal)
 
 
-def ways(graph: NavGraph, goal: int) -> np.ndarray:
+def path_codes(graph: NavGraph, goal: int) -> np.ndarray:
     """Computes the next two steps of the cheapest paths to a node, for all nodes at once.
 
     Args:
@@ -97,7 +97,7 @@ def ways(graph: NavGraph, goal: int) -> np.ndarray:
     return np.moveaxis(codes, 0, -1)
 
 
-def trace(before: np.ndarray, start: int, goal: int) -> np.ndarray:
+def trace_path(before: np.ndarray, start: int, goal: int) -> np.ndarray:
     """Returns the path from start to goal in a tree of predecessors; empty if the goal is not in it."""
     nodes = [goal]
     while nodes[-1] != start:
@@ -107,7 +107,7 @@ def trace(before: np.ndarray, start: int, goal: int) -> np.ndarray:
     return np.array(nodes[::-1], np.int32)
 
 
-def nav_graph(
+def build_nav_graph(
     voxels: np.ndarray,
     *,
     clearance: int = CLEARANCE,

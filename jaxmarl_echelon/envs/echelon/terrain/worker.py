@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from jaxmarl_echelon.envs.echelon.terrain.layout import Layout, generate
+from jaxmarl_echelon.envs.echelon.terrain.layout import MapLayout, generate_map
 
 
-def generate_layout(seed: int, size: tuple[int, int, int], biomes: Sequence[str], team_size: int) -> Layout:
-    """Calls `layout.generate` with positional arguments; avoids importing banks in workers."""
-    return generate(seed, size, biomes=biomes, team_size=team_size)
+def run_map_job(seed: int, size: tuple[int, int, int], biomes: Sequence[str], team_size: int) -> MapLayout:
+    """Calls `layout.generate_map` with positional arguments; avoids importing banks in workers."""
+    return generate_map(seed, size, biomes=biomes, team_size=team_size)

@@ -13,20 +13,20 @@ TRIES, TRIES_OUTSIDE = 256, 200
 LEAST_SIDE = ceil(2 * (0.5 * MEAN_RADIUS + EDGE))
 
 
-def formation(team_size: int) -> tuple[int, int]:
+def formation_shape(team_size: int) -> tuple[int, int]:
     """Returns columns and rows of a team in rows of five."""
     return min(COLUMNS, team_size), -(-team_size // COLUMNS)
 
 
-def room(team_size: int) -> tuple[float, float]:
+def formation_extent(team_size: int) -> tuple[float, float]:
     """Returns the largest extent of a team's formation from its corner along x and y, voxels."""
-    along_x, along_y = (FIRST + SPACING * n + JITTER for n in formation(team_size))
+    along_x, along_y = (FIRST + SPACING * n + JITTER for n in formation_shape(team_size))
     return along_x, along_y
 
 
 def spawn_side(size: tuple[int, int, int], team_size: int) -> int:
     """Returns the edge of the square that is cleared in a team's corner, voxels."""
-    extent = max(ceil(FIRST + SPACING * (n - 1) + SPACING + 1) for n in formation(team_size))
+    extent = max(ceil(FIRST + SPACING * (n - 1) + SPACING + 1) for n in formation_shape(team_size))
     shorter = min(size[:2])
     return min(shorter, max(25, shorter // 4, extent))
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from PIL import Image, ImageColor, ImageDraw, ImageFont
 
-from jaxmarl_echelon.envs.echelon.battle.state import NOBODY, TEAMS
+from jaxmarl_echelon.envs.echelon.battle.state import NO_MECH, TEAMS
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import CHASSIS, WEAPON, WEAPONS
 from jaxmarl_echelon.envs.echelon.view.palette import (
     NEUTRAL,
@@ -18,8 +18,8 @@ from jaxmarl_echelon.envs.echelon.view.palette import (
     WRECK,
     terrain_image,
 )
-from jaxmarl_echelon.envs.echelon.view.recorded_battle import Episode
-from jaxmarl_echelon.envs.echelon.view.snapshot import LENGTH_UNIT, YAW_UNIT, Frame
+from jaxmarl_echelon.envs.echelon.view.recorded_battle import RecordedBattle
+from jaxmarl_echelon.envs.echelon.view.snapshot import LENGTH_UNIT, YAW_UNIT, BattleFrame
 
 HEADER = 40
 _SIDE = 640
@@ -67,7 +67,7 @@ class Canvas:
 
 def save_gif(
     path: str | Path,
-    episode: Episode,
+    episode: RecordedBattle,
     draw: Callable | None = None,
     colours: Sequence[str] = (),
     header: int = HEADER,
@@ -119,16 +119,16 @@ def _palette(background: Image.Image, further: Sequence[str]) -> Image.Image:
     return image
 
 
-def _draw(canvas: Canvas, episode: Episode, moment: int) -> Image.Image:
+def _draw(canvas: Canvas, episode: RecordedBattle, moment: int) -> Image.Image:
     owner = episode.holders[moment]
-    colour = NEUTRAL if owner == NOBODY else TEAM_COLOURS[owner]
+    colour = NEUTRAL if owner == NO_MECH else TEAM_COLOURS[owner]
     canvas.disc(episode.zone[:2], episode.zone[2], outline=colour, width=4)
     draw_fight(canvas, episode, moment)
     _draw_header(canvas, episode, moment)
     return canvas.image
 
 
-def draw_fight(canvas: Canvas, episode: Episode, moment: int) -> None:
+def draw_fight(canvas: Canvas, episode: RecordedBattle, moment: int) -> None:
     """Draws mechs, smoke and shots at a moment."""
     now = jax.tree.map(partial(np.take, indices=moment, axis=0), episode.frames)
     _draw_mechs(canvas, episode, moment, now)
@@ -139,7 +139,7 @@ def draw_fight(canvas: Canvas, episode: Episode, moment: int) -> None:
     _draw_projectiles(canvas, episode.frames, moment)
 
 
-def _draw_mechs(canvas: Canvas, episode: Episode, moment: int, now: Frame) -> None:
+def _draw_mechs(canvas: Canvas, episode: RecordedBattle, moment: int, now: BattleFrame) -> None:
     present, alive = episode.alive[[0, moment]]
     for mech in sorted(np.flatnonzero(present), key=lambda mech: alive[mech]):
         position, half = episode.position[moment, mech], CHASSIS.size[now.classes[mech], 0] / 2
@@ -166,7 +166,7 @@ def _draw_bars(canvas: Canvas, position, half: float, hp: int, heat: int) -> Non
             )
 
 
-def _draw_smoke(canvas: Canvas, now: Frame) -> None:
+def _draw_smoke(canvas: Canvas, now: BattleFrame) -> None:
     """Draws clouds as stipple, so that their contents stay visible."""
     clouds = now.smoke[now.smoke_left > 0] * LENGTH_UNIT
     if not len(clouds):
@@ -182,9 +182,9 @@ def _draw_smoke(canvas: Canvas, now: Frame) -> None:
     canvas.image.paste(SMOKE, mask=Image.fromarray(np.asarray(mask) & dots))
 
 
-def _draw_projectiles(canvas: Canvas, frames: Frame, moment: int) -> None:
+def _draw_projectiles(canvas: Canvas, frames: BattleFrame, moment: int) -> None:
     kinds, before = frames.projectile_kind[moment], frames.projectile_kind[max(moment - 1, 0)]
-    for mech, place in np.argwhere(kinds != NOBODY):
+    for mech, place in np.argwhere(kinds != NO_MECH):
         kind = kinds[mech, place]
         way = frames.projectile[: moment + 1, mech, place] * LENGTH_UNIT
         if before[mech, place] == kind:
@@ -192,7 +192,7 @@ def _draw_projectiles(canvas: Canvas, frames: Frame, moment: int) -> None:
         canvas.disc(way[-1], 3 / canvas.scale, fill=WEAPON_COLOURS[kind], outline=_INK)
 
 
-def _draw_header(canvas: Canvas, episode: Episode, moment: int) -> None:
+def _draw_header(canvas: Canvas, episode: RecordedBattle, moment: int) -> None:
     """Draws score bars from the edges towards the middle, numbers of living mechs, and the time."""
     width, font = canvas.image.width, ImageFont.load_default(size=15)
     score, alive = episode.frames.score[moment], episode.alive[moment]

@@ -28,7 +28,7 @@ MATERIAL_COLOURS = np.array(
 WEAPON_COLOURS = ("#ff3b6b", "#ff9a1f", "#ffd21f", "#7df9ff", "#fff3b0", "#e05cff", "#ffffff")
 
 
-def heights(voxels: np.ndarray) -> np.ndarray:
+def column_heights(voxels: np.ndarray) -> np.ndarray:
     """Returns int `[Y, X]`: layers up to the highest cell that is not air, for `[Z, Y, X]` materials."""
     filled = voxels != 0
     return np.where(filled.any(axis=0), len(voxels) - np.argmax(filled[::-1], axis=0), 0)
@@ -39,7 +39,7 @@ def terrain_image(voxels: np.ndarray) -> np.ndarray:
 
     Higher cells are lighter, and higher cells to the upper left cast a shadow.
     """
-    height = heights(voxels)
+    height = column_heights(voxels)
     top = np.take_along_axis(voxels, np.maximum(height - 1, 0)[None], axis=0)[0]
     padded = np.pad(height, 1, mode="edge")
     upper_left = padded[2:, :-2]

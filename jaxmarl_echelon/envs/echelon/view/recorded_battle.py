@@ -5,9 +5,9 @@ from functools import cached_property
 
 import numpy as np
 
-from jaxmarl_echelon.envs.echelon.battle.state import NOBODY, TEAMS
+from jaxmarl_echelon.envs.echelon.battle.state import NO_MECH, TEAMS
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import CLASSES, FLAMER, LASER, PAINTER, WEAPON
-from jaxmarl_echelon.envs.echelon.view.snapshot import LENGTH_UNIT, YAW_UNIT, Frame, has
+from jaxmarl_echelon.envs.echelon.view.snapshot import LENGTH_UNIT, YAW_UNIT, BattleFrame, has_status
 
 # Shooter and target have moved by the end of a decision.
 _RANGE_SLACK, _ARC_SLACK = 2.0, 0.3
@@ -15,7 +15,7 @@ _SHORTEST_GOAL = 60.0
 
 
 @dataclass(frozen=True)
-class Episode:
+class RecordedBattle:
     """Recorded battle of M mechs with T frames, and its terrain.
 
     Attributes:
@@ -29,7 +29,7 @@ class Episode:
 
     voxels: np.ndarray
     zone: np.ndarray
-    frames: Frame
+    frames: BattleFrame
     blue: int
     result: str
     period: float
@@ -52,7 +52,7 @@ class Episode:
     @cached_property
     def alive(self) -> np.ndarray:
         """Bool `[T, M]`: alive; mechs that are dead in the first frame do not take part."""
-        return has(self.frames, "alive")
+        return has_status(self.frames, "alive")
 
     @cached_property
     def deaths(self) -> np.ndarray:
@@ -63,7 +63,7 @@ class Episode:
     def holders(self) -> np.ndarray:
         """Int `[T]`: team whose score grew most during the last decision, or -1 for neither."""
         gain = np.diff(self.frames.score, axis=0, prepend=self.frames.score[:1])
-        return np.where(gain[:, 0] == gain[:, 1], NOBODY, np.argmax(gain, axis=1))
+        return np.where(gain[:, 0] == gain[:, 1], NO_MECH, np.argmax(gain, axis=1))
 
     @property
     def score_goal(self) -> float:
@@ -93,9 +93,9 @@ class Episode:
         """
         distance, error = self._aim()
         enemy = self.team[:, None] != self.team
-        hit = has(self.frames, "hit")[:, None]
+        hit = has_status(self.frames, "hit")[:, None]
         painted = self.frames.painter[:, None] == np.arange(len(self.team))[:, None]
-        marks = {LASER: hit, FLAMER: hit, PAINTER: painted & has(self.frames, "painted")[:, None]}
+        marks = {LASER: hit, FLAMER: hit, PAINTER: painted & has_status(self.frames, "painted")[:, None]}
         found = []
         for weapon, marked in marks.items():
             near = distance <= WEAPON.range[weapon] + _RANGE_SLACK
@@ -116,7 +116,7 @@ class Episode:
     def events(self) -> list[tuple[int, int, str]]:
         """Events in order of time: (frame, team or -1, sentence)."""
         said = sorted(self._kills() + self._captures(), key=lambda event: event[0])
-        return [*said, (self.last, NOBODY, self.result)]
+        return [*said, (self.last, NO_MECH, self.result)]
 
     def _kills(self) -> list[tuple[int, int, str]]:
         said = []
@@ -127,9 +127,9 @@ class Episode:
         return said
 
     def _captures(self) -> list[tuple[int, int, str]]:
-        said, owner = [], NOBODY
+        said, owner = [], NO_MECH
         for t, holder in enumerate(self.holders):
-            if holder not in (NOBODY, owner):
+            if holder not in (NO_MECH, owner):
                 owner = int(holder)
                 said.append((t, owner, f"{TEAMS[owner]} holds the zone"))
         return said

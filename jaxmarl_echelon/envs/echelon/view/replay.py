@@ -23,9 +23,9 @@ from jaxmarl_echelon.envs.echelon.view.palette import (
     WEAPON_COLOURS,
     WRECK,
 )
-from jaxmarl_echelon.envs.echelon.view.recorded_battle import Episode
-from jaxmarl_echelon.envs.echelon.view.snapshot import LENGTH_UNIT, STATUS, YAW_UNIT
-from jaxmarl_echelon.envs.pages import encode, write_page
+from jaxmarl_echelon.envs.echelon.view.recorded_battle import RecordedBattle
+from jaxmarl_echelon.envs.echelon.view.snapshot import LENGTH_UNIT, STATUS_FLAGS, YAW_UNIT
+from jaxmarl_echelon.envs.pages import encode_array, write_page
 from physics.voxels import AIR, DIRT, FOLIAGE, GLASS, LAVA, MATERIALS, WATER
 
 SCRIPTS = ("math", "camera", "recording", "terrain", "scene", "overlay", "panel", "main")
@@ -37,7 +37,7 @@ _BEAM_WIDTHS = {LASER: 0.16, FLAMER: 0.5}
 
 
 def save_replay(
-    path: str | Path, episode: Episode, further: Mapping = MappingProxyType({}), script: str = ""
+    path: str | Path, episode: RecordedBattle, further: Mapping = MappingProxyType({}), script: str = ""
 ) -> None:
     """Writes an episode as an HTML page with playback, camera control and follow mode.
 
@@ -57,7 +57,7 @@ def save_replay(
         **_roster(episode),
         **_constants(),
         "frames": {
-            f.name: encode(getattr(episode.frames, f.name)) for f in dataclasses.fields(episode.frames)
+            f.name: encode_array(getattr(episode.frames, f.name)) for f in dataclasses.fields(episode.frames)
         },
         **further,
     }
@@ -67,7 +67,7 @@ def save_replay(
 def _terrain(voxels: np.ndarray) -> dict:
     return {
         "size": voxels.shape[::-1],
-        "voxels": encode(voxels.astype(np.uint8)),
+        "voxels": encode_array(voxels.astype(np.uint8)),
         "air": AIR,
         "ground": _GROUND,
         "materials": MATERIAL_COLOURS.tolist(),
@@ -75,7 +75,7 @@ def _terrain(voxels: np.ndarray) -> dict:
     }
 
 
-def _roster(episode: Episode) -> dict:
+def _roster(episode: RecordedBattle) -> dict:
     return {
         "blue": episode.blue,
         "names": episode.names,
@@ -89,7 +89,7 @@ def _constants() -> dict:
     return {
         "lengthUnit": LENGTH_UNIT,
         "yawUnit": YAW_UNIT,
-        "status": STATUS,
+        "status": STATUS_FLAGS,
         "teams": TEAM_COLOURS,
         "weapons": WEAPON_COLOURS,
         "beamWidths": [_BEAM_WIDTHS.get(weapon, 0.08) for weapon in range(len(WEAPONS))],

@@ -11,11 +11,11 @@ from jaxmarl_echelon.envs.echelon.battle.unit_tables import CHASSIS
 LENGTH_UNIT = 1 / 64
 YAW_UNIT = 2 * np.pi / 256
 
-STATUS = ("alive", "fallen", "shutdown", "legged", "painted", "suppressed", "ecm", "eccm", "hit")
+STATUS_FLAGS = ("alive", "fallen", "shutdown", "legged", "painted", "suppressed", "ecm", "eccm", "hit")
 
 
 @struct.dataclass
-class Frame:
+class BattleFrame:
     """Snapshot of a battle of M mechs, blue first, in small integer types.
 
     Attributes:
@@ -63,7 +63,7 @@ class Frame:
     ending: jax.Array
 
 
-def snapshot(state, params, time=None) -> Frame:
+def take_battle_snapshot(state, params, time=None) -> BattleFrame:
     """Returns the frame of a state; pure, for use inside jit."""
     del time
     battle, mechs, tally = state.battle, state.battle.mechs, state.battle.tally
@@ -80,12 +80,12 @@ def snapshot(state, params, time=None) -> Frame:
         eccm=mechs.eccm,
         hit=tally.hit,
     )
-    return Frame(
+    return BattleFrame(
         position=_lengths(mechs.position),
         yaw=jnp.mod(jnp.round(mechs.yaw / YAW_UNIT), 256).astype(jnp.uint8),
         hp=_whole(jnp.ceil(100 * hp), jnp.uint8),
         heat=_whole(jnp.ceil(100 * heat), jnp.uint8),
-        status=_bits([flags[name] for name in STATUS], jnp.uint16),
+        status=_bits([flags[name] for name in STATUS_FLAGS], jnp.uint16),
         classes=params.classes.astype(jnp.uint8),
         pack=params.pack.astype(jnp.uint8),
         shots=_bits(list(jnp.moveaxis(tally.shots > 0, -1, 0)), jnp.uint8),
@@ -116,6 +116,6 @@ def _bits(flags: list[jax.Array], dtype) -> jax.Array:
     return sum(flag.astype(dtype) << index for index, flag in enumerate(flags))
 
 
-def has(frames: Frame, name: str) -> np.ndarray:
+def has_status(frames: BattleFrame, name: str) -> np.ndarray:
     """Returns whether mechs have the status `name`, bool in the shape of `frames.status`."""
-    return (frames.status >> STATUS.index(name)) & 1 == 1
+    return (frames.status >> STATUS_FLAGS.index(name)) & 1 == 1

@@ -11,14 +11,14 @@ from jaxmarl_echelon.envs.echelon.battle.state import TEAMS
 from jaxmarl_echelon.envs.echelon.results import ENDINGS
 from jaxmarl_echelon.envs.echelon.view.animation import save_gif
 from jaxmarl_echelon.envs.echelon.view.palette import TEAM_COLOURS, terrain_image
-from jaxmarl_echelon.envs.echelon.view.recorded_battle import Episode
+from jaxmarl_echelon.envs.echelon.view.recorded_battle import RecordedBattle
 from jaxmarl_echelon.envs.echelon.view.replay import save_replay
-from jaxmarl_echelon.envs.echelon.view.snapshot import snapshot
+from jaxmarl_echelon.envs.echelon.view.snapshot import take_battle_snapshot
 
 _PANELS = 6
 
 
-class Viewer(base.Viewer):
+class BattleViewer(base.Viewer):
     """Draws evaluations of one environment; see `jaxmarl_echelon.training.program.evaluation`.
 
     Terrain destruction is not recorded: images show the terrain at the start of the episode, and a
@@ -28,7 +28,7 @@ class Viewer(base.Viewer):
       snapshot: the function to record with.
     """
 
-    snapshot = staticmethod(snapshot)
+    snapshot = staticmethod(take_battle_snapshot)
 
     def __init__(self, bank, teams: tuple[int, int], outcomes: Sequence[str], period: float = 0.25):
         """Stores the static data that recordings do not contain.
@@ -57,11 +57,11 @@ class Viewer(base.Viewer):
         """Writes one episode of an evaluation as a page with a 3-D view, for any browser."""
         save_replay(path, self._episode(evaluation, episode))
 
-    def _episode(self, evaluation, index: int) -> Episode:
+    def _episode(self, evaluation, index: int) -> RecordedBattle:
         length = int(evaluation.length[index]) + 1
         frames = jax.tree.map(lambda x: np.asarray(x[:length, index]), evaluation.frames)
         terrain = int(frames.map_index[0])
-        return Episode(
+        return RecordedBattle(
             voxels=np.asarray(self.bank.voxels.material[terrain]),
             zone=np.asarray(self.bank.zone[terrain]),
             frames=frames,
@@ -81,7 +81,7 @@ class Viewer(base.Viewer):
 
 def save_picture(
     path: str | Path,
-    episodes: Sequence[Episode],
+    episodes: Sequence[RecordedBattle],
     title: str,
     mark: Callable | None = None,
     caption: Callable | None = None,
@@ -118,13 +118,13 @@ def save_picture(
     figure.savefig(path)
 
 
-def _mark_zone(axes, episode: Episode) -> None:
+def _mark_zone(axes, episode: RecordedBattle) -> None:
     from matplotlib.patches import Circle
 
     axes.add_patch(Circle(episode.zone[:2], episode.zone[2], fill=False, color="black", linewidth=1.6))
 
 
-def _draw_panel(axes, episode: Episode, mark: Callable) -> None:
+def _draw_panel(axes, episode: RecordedBattle, mark: Callable) -> None:
     rows, columns = episode.voxels.shape[1:]
     image = terrain_image(episode.voxels)
     axes.imshow(image, origin="lower", extent=(0, columns, 0, rows), interpolation="nearest")
@@ -140,7 +140,7 @@ def _draw_panel(axes, episode: Episode, mark: Callable) -> None:
     axes.set(xlim=(0, columns), ylim=(0, rows), aspect="equal")
 
 
-def _caption(episode: Episode) -> str:
+def _caption(episode: RecordedBattle) -> str:
     present, alive = episode.alive[[0, -1]]
     sides = [episode.team == team for team in range(len(TEAMS))]
     left = " : ".join(f"{alive[side].sum()} of {present[side].sum()}" for side in sides)

@@ -81,7 +81,7 @@ class SpeedLock:
 
 
 @dataclass(frozen=True, eq=False)
-class Simulation:
+class CarSimulation:
     """Static choices of the simulation; parameters are arguments of each call.
 
     `params` below is any pytree with `car` (CarParams), `gains` (ControlGains) and
@@ -171,7 +171,7 @@ class Simulation:
     def _tick(self, key, cars, commands, map_index, params, parked):
         """Runs one physics step; returns the cars and the step's entries of a Trace."""
         pending, applied = single_track.push_command(cars.pending, commands)
-        moved, reverted = single_track.advance(
+        moved, reverted = single_track.advance_car(
             cars.state, applied, params.car, params.gains, self.dt, self.integrator
         )
         state = jnp.where(cars.active[:, None], moved, cars.state)
@@ -201,7 +201,9 @@ class Simulation:
         size = jnp.stack([params.car.length, params.car.width])
 
         def gap(pose):
-            return boxes.clearance(pose, size, lambda xy: distance_at(self.bank, map_index, xy), self.outline)
+            return boxes.box_clearance(
+                pose, size, lambda xy: distance_at(self.bank, map_index, xy), self.outline
+            )
 
         return jax.vmap(gap)(poses)
 
@@ -218,7 +220,9 @@ class Simulation:
         if first.size == 0:
             return jnp.zeros(self.cars, bool)
         size = jnp.stack([params.car.length, params.car.width])
-        hit = jax.vmap(boxes.overlap, in_axes=(0, None, 0, None))(poses[first], size, poses[second], size)
+        hit = jax.vmap(boxes.boxes_overlap, in_axes=(0, None, 0, None))(
+            poses[first], size, poses[second], size
+        )
         hit &= present[first] & present[second]
         belongs = (first[:, None] == np.arange(self.cars)) | (second[:, None] == np.arange(self.cars))
         return jnp.any(hit[:, None] & belongs, axis=0)
@@ -226,8 +230,8 @@ class Simulation:
     def _see_walls(self, key, state, map_index, params):
         """Returns noisy ranges `[N, B]` to the walls."""
 
-        ranges = lidar.scan(self.bank, map_index, poses_of(state), self.lidar)
-        return lidar.add_noise(key, ranges, self.lidar, params.lidar_noise)
+        ranges = lidar.scan_walls(self.bank, map_index, poses_of(state), self.lidar)
+        return lidar.add_range_noise(key, ranges, self.lidar, params.lidar_noise)
 
     def _see_cars(self, ranges, state, present, params):
         """Returns ranges `[N, B]` shortened by the boxes of the other cars."""
@@ -239,7 +243,7 @@ class Simulation:
         sizes = jnp.broadcast_to(size, (self.cars - 1, 2))
 
         def one(row, pose, index):
-            return lidar.add_opponents(row, pose, poses[index], sizes, present[index], self.lidar)
+            return lidar.add_opponent_boxes(row, pose, poses[index], sizes, present[index], self.lidar)
 
         return jax.vmap(one)(ranges, poses, others)
 

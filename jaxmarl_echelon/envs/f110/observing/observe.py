@@ -34,7 +34,7 @@ class RacingScales:
     position_scale: jax.Array | float = 12.0
 
 
-def layout(beams: int, observe_time: bool = False) -> dict[str, slice]:
+def gaplock_layout(beams: int, observe_time: bool = False) -> dict[str, slice]:
     """Returns the slice of each part of the gaplock observation, in order and without holes."""
     sizes = {"lidar": beams, "ego_velocity": 3, "target_velocity": 3, "relative_pose": 5}
     return _slices(sizes | ({"time": 1} if observe_time else {}))
@@ -85,7 +85,7 @@ def gaplock_observation(
     turn = target_pose[2] - ego_pose[2]
     relative = jnp.concatenate(
         [
-            jnp.clip(rotate(offset, -ego_pose[2]) / scales.position_scale, -1.0, 1.0),
+            jnp.clip(rotate_vectors(offset, -ego_pose[2]) / scales.position_scale, -1.0, 1.0),
             jnp.stack([jnp.sin(turn), jnp.cos(turn)]),
             jnp.clip(jnp.hypot(offset[0], offset[1]) / scales.position_scale, 0.0, 1.0)[None],
         ]
@@ -137,7 +137,7 @@ def racing_observation(
       relative velocity forward and left (ego frame), and 1; absent neighbours are all 0.
     """
     speeds = jnp.stack([scales.speed_scale, scales.speed_scale, scales.yaw_rate_scale])
-    points = rotate(lookahead - ego_pose[:2], -ego_pose[2]) / scales.position_scale
+    points = rotate_vectors(lookahead - ego_pose[:2], -ego_pose[2]) / scales.position_scale
     nearest = _nearest(ego_pose, ego_velocity, others_pose, others_velocity, others_valid, scales, neighbours)
     return jnp.concatenate(
         [
@@ -152,7 +152,7 @@ def racing_observation(
     )
 
 
-def rotate(vector: jax.Array, angle: jax.Array) -> jax.Array:
+def rotate_vectors(vector: jax.Array, angle: jax.Array) -> jax.Array:
     """Rotates vectors `[..., 2]` counter-clockwise by `angle` (rad)."""
     cosine, sine = jnp.cos(angle), jnp.sin(angle)
     x, y = vector[..., 0], vector[..., 1]
@@ -173,9 +173,9 @@ def _nearest(
     poses = jnp.pad(poses, ((0, missing), (0, 0)))
     velocities = jnp.pad(velocities, ((0, missing), (0, 0)))
     valid = jnp.pad(valid, (0, missing))
-    offset = rotate(poses[:, :2] - ego_pose[:2], -ego_pose[2])
+    offset = rotate_vectors(poses[:, :2] - ego_pose[:2], -ego_pose[2])
     turn = poses[:, 2] - ego_pose[2]
-    relative = rotate(velocities[:, :2], turn) - ego_velocity[:2]
+    relative = rotate_vectors(velocities[:, :2], turn) - ego_velocity[:2]
     features = jnp.concatenate(
         [
             jnp.clip(offset / scales.position_scale, -1.0, 1.0),

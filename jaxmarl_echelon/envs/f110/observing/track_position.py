@@ -33,19 +33,19 @@ class TrackPosition:
     progress: jax.Array
 
 
-def nowhere(cars: int) -> TrackPosition:
+def untracked_positions(cars: int) -> TrackPosition:
     """Returns zeros, the positions of cars that are not tracked."""
     zero = jnp.zeros(cars)
     return TrackPosition(zero, zero, zero, jnp.zeros(cars, jnp.int32), zero)
 
 
-def locate(bank: MapBank, map_index: jax.Array, xy: jax.Array) -> TrackPosition:
+def locate_on_track(bank: MapBank, map_index: jax.Array, xy: jax.Array) -> TrackPosition:
     """Locates cars at `xy [N, 2]` on the whole centreline; their progress is 0."""
     arc, offset, heading, index = frenet(bank, map_index, xy)
     return TrackPosition(arc, offset, heading, index, jnp.zeros_like(arc))
 
 
-def follow(
+def follow_track(
     bank: MapBank, map_index: jax.Array, before: TrackPosition, xy: jax.Array, window: int
 ) -> TrackPosition:
     """Tracks cars through R physics steps.

@@ -30,69 +30,71 @@ class DriverView(NamedTuple):
     velocity: jax.Array
 
 
-def driver_view(state, cars: Sequence[int]) -> DriverView:
+def view_of_drivers(state, cars: Sequence[int]) -> DriverView:
     """Returns the scans, poses and velocities of `cars` in an environment's state."""
     index = np.asarray(cars)
     physical = state.cars.state[index]
     return DriverView(state.cars.scan[index], poses_of(physical), velocities_of(physical))
 
 
-def scripts(env, options: FTGOptions) -> dict[str, ScriptedPolicy]:
+def make_gaplock_scripts(env, options: FTGOptions) -> dict[str, ScriptedPolicy]:
     """Returns the scripted policies of the adversarial task by name.
 
-    `ftg` and `ftg_attacker` follow the gap in the defender's and in the attacker's car. The
-    others fit both roles: `standing`, `straight` at the spawn speed, uniformly `random`
-    commands, and `gaussian` commands around driving straight at 0.44 m/s.
+    `make_gap_driver` and `ftg_attacker` follow the gap in the defender's and in the attacker's car. The
+    others fit both roles: `standing`, `make_straight_driver` at the spawn speed, uniformly
+    `make_random_driver` commands, and `make_gaussian_driver` commands around driving straight at 0.44 m/s.
     """
     space = env.spec.role("attacker").action
     return {
-        "ftg": ftg((DEFENDER,), options),
-        "ftg_attacker": ftg((ATTACKER,), options),
-        "standing": constant((ATTACKER,), 0.0, 0.0),
-        "straight": straight(),
-        "random": random(1, space),
-        "gaussian": gaussian(space),
+        "ftg": make_gap_driver((DEFENDER,), options),
+        "ftg_attacker": make_gap_driver((ATTACKER,), options),
+        "standing": make_constant_driver((ATTACKER,), 0.0, 0.0),
+        "straight": make_straight_driver(),
+        "random": make_random_driver(1, space),
+        "gaussian": make_gaussian_driver(space),
     }
 
 
-def race_scripts(env, options: FTGOptions) -> dict[str, ScriptedPolicy]:
+def make_race_scripts(env, options: FTGOptions) -> dict[str, ScriptedPolicy]:
     """Returns the scripted policies of the racing task by name, each for all cars."""
     cars = tuple(range(env.simulation.cars))
     return {
-        "ftg": ftg(cars, options),
-        "pure_pursuit": pure_pursuit(env, cars),
-        "standing": constant(cars, 0.0, 0.0),
-        "random": random(len(cars), env.spec.role("car").action),
+        "ftg": make_gap_driver(cars, options),
+        "pure_pursuit": make_pursuit_driver(env, cars),
+        "standing": make_constant_driver(cars, 0.0, 0.0),
+        "random": make_random_driver(len(cars), env.spec.role("car").action),
     }
 
 
-def ftg(cars: Sequence[int], options: FTGOptions) -> ScriptedPolicy:
-    """Returns the policy that follows the gap with the gains in `params.ftg`."""
+def make_gap_driver(cars: Sequence[int], options: FTGOptions) -> ScriptedPolicy:
+    """Returns the policy that follows the gap with the gains in `params.make_gap_driver`."""
 
     def init():
-        return jax.tree.map(lambda x: jnp.broadcast_to(x, (len(cars), *x.shape)), follow_the_gap.init())
+        return jax.tree.map(
+            lambda x: jnp.broadcast_to(x, (len(cars), *x.shape)), follow_the_gap.initial_ftg_state()
+        )
 
     def act(key, memory, state, params):
         del key
-        view = driver_view(state, cars)
+        view = view_of_drivers(state, cars)
         low = jnp.stack([params.car.s_min, params.car.v_min])
         high = jnp.stack([params.car.s_max, params.car.v_max])
 
         def one(memory, scan, velocity):
-            return follow_the_gap.act(memory, scan, velocity, params.ftg, options, low, high)
+            return follow_the_gap.follow_gap(memory, scan, velocity, params.ftg, options, low, high)
 
         return jax.vmap(one)(memory, view.scan, view.velocity)
 
     return ScriptedPolicy(init, act)
 
 
-def constant(cars: Sequence[int], steer: float, speed: float) -> ScriptedPolicy:
+def make_constant_driver(cars: Sequence[int], steer: float, speed: float) -> ScriptedPolicy:
     """Returns the policy that always commands the same steering angle and speed; 0 and 0 stands still."""
     action = np.tile(np.array([steer, speed], np.float32), (len(cars), 1))
     return ScriptedPolicy(tuple, lambda key, memory, state, params: (memory, jnp.asarray(action)))
 
 
-def straight() -> ScriptedPolicy:
+def make_straight_driver() -> ScriptedPolicy:
     """Returns the policy that drives one car straight ahead at the episode's spawn speed."""
 
     def act(key, memory, state, params):
@@ -101,7 +103,7 @@ def straight() -> ScriptedPolicy:
     return ScriptedPolicy(tuple, act)
 
 
-def random(cars: int, space) -> ScriptedPolicy:
+def make_random_driver(cars: int, space) -> ScriptedPolicy:
     """Returns the policy that draws every command uniformly from an action space."""
 
     def act(key, memory, state, params):
@@ -110,7 +112,7 @@ def random(cars: int, space) -> ScriptedPolicy:
     return ScriptedPolicy(tuple, act)
 
 
-def gaussian(space, speed: float = 0.44, std: float = GAUSSIAN_STD) -> ScriptedPolicy:
+def make_gaussian_driver(space, speed: float = 0.44, std: float = GAUSSIAN_STD) -> ScriptedPolicy:
     """Returns one car's Gaussian policy around driving straight at `speed`; `std` in half ranges."""
     low, high = (np.asarray(bound, np.float32) for bound in space.bounds())
     mean = np.clip(np.array([0.0, speed], np.float32), low, high)
@@ -122,7 +124,7 @@ def gaussian(space, speed: float = 0.44, std: float = GAUSSIAN_STD) -> ScriptedP
     return ScriptedPolicy(tuple, act)
 
 
-def pure_pursuit(
+def make_pursuit_driver(
     env, cars: Sequence[int], speed: float = 2.0, reach: float = 0.6, per_speed: float = 0.25
 ) -> ScriptedPolicy:
     """Returns the policy that steers for a centreline point ahead (R. C. Coulter, "Pure pursuit", 1992).
@@ -139,7 +141,7 @@ def pure_pursuit(
 
     def act(key, memory, state, params):
         del key
-        view = driver_view(state, cars)
+        view = view_of_drivers(state, cars)
         ahead = reach + per_speed * jnp.abs(state.cars.state[index, SPEED])
         where = jnp.broadcast_to(state.map_index, ahead.shape)
         point = cartesian(bank, where, state.track.arc[index] + ahead, jnp.zeros_like(ahead))

@@ -11,7 +11,15 @@ from flax import struct
 
 from jaxmarl_echelon.envs.f110.gap_parameters import TARGET_MODES, FTGOptions, FTGParams, check_ftg
 
-__all__ = ["TARGET_MODES", "FTGOptions", "FTGParams", "FTGState", "act", "check_ftg", "init"]
+__all__ = [
+    "TARGET_MODES",
+    "FTGOptions",
+    "FTGParams",
+    "FTGState",
+    "follow_gap",
+    "check_ftg",
+    "initial_ftg_state",
+]
 
 
 @struct.dataclass
@@ -29,12 +37,12 @@ class FTGState:
     cutback_left: jax.Array
 
 
-def init() -> FTGState:
+def initial_ftg_state() -> FTGState:
     """Returns the memory at the start of an episode."""
     return FTGState(jnp.zeros(()), jnp.zeros(()), jnp.zeros((), jnp.int32))
 
 
-def act(
+def follow_gap(
     state: FTGState,
     scan: jax.Array,
     velocity: jax.Array,

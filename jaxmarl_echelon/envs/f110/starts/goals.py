@@ -15,9 +15,9 @@ from flax import struct
 from algos.types import Goal
 from jaxmarl_echelon.envs import results
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, TimeStep
-from jaxmarl_echelon.envs.f110.observing.observe import layout
+from jaxmarl_echelon.envs.f110.observing.observe import gaplock_layout
 from jaxmarl_echelon.envs.f110.state import F110Params, F110State
-from jaxmarl_echelon.envs.settings import choice, mapping, number, numbers, switch
+from jaxmarl_echelon.envs.settings import read_choice, read_mapping, read_number, read_numbers, read_switch
 from jaxmarl_echelon.envs.spaces import Box
 
 ROLE = "attacker"
@@ -65,13 +65,13 @@ class F110Goals(Environment):
         self._scale = float(env.scales.position_scale)
         self._range = {f"goal_{end}": _corner(end, chosen[end], self._scale) for end in ("low", "high")}
         _require_order(self._range)
-        parts = layout(env.simulation.lidar.beams, env.observe_time)
+        parts = gaplock_layout(env.simulation.lidar.beams, env.observe_time)
         goal = make_goal(
             parts["relative_pose"].start,
             self._scale,
-            radius=number("goal.radius", chosen["radius"], 1e-6),
-            amount=number("goal.amount", chosen["amount"]),
-            dense=switch("goal.dense", chosen["dense"]),
+            radius=read_number("goal.radius", chosen["radius"], 1e-6),
+            amount=read_number("goal.amount", chosen["amount"]),
+            dense=read_switch("goal.dense", chosen["dense"]),
         )
         self.goals = {ROLE: goal}
         self.spec = _with_goal(env.spec)
@@ -108,9 +108,9 @@ class F110Goals(Environment):
     def task_params(self, given: Mapping) -> GoalParams:
         """Returns the default parameters with changed settings; `goal` may change `low` and `high`."""
         plain = dict(given)
-        ends = mapping("goal", plain.pop("goal", None))
+        ends = read_mapping("goal", plain.pop("goal", None))
         for name in ends:
-            choice("goal", name, ("low", "high"))
+            read_choice("goal", name, ("low", "high"))
         changed = self._range | {f"goal_{end}": _corner(end, ends[end], self._scale) for end in ends}
         _require_order(changed)
         return _extended(GoalParams, self.plain.task_params(plain), **changed)
@@ -121,7 +121,9 @@ class F110Goals(Environment):
         share = jax.random.uniform(key_goal, (2,))
         wanted = params.goal_low + share * (params.goal_high - params.goal_low)
         state, time = self.plain.reset(key_plain, params)
-        return _extended(GoalState, state, goal=wanted), _pay(self._ask(time, wanted), jnp.float32(0.0))
+        return _extended(GoalState, state, goal=wanted), _add_goal_reward(
+            self._ask(time, wanted), jnp.float32(0.0)
+        )
 
     def step(
         self, key: jax.Array, state: GoalState, actions: dict[str, jax.Array], params: GoalParams
@@ -130,7 +132,7 @@ class F110Goals(Environment):
         state, time = self.plain.step(key, state, actions, params)
         time = self._ask(time, state.goal)
         goal, seen = self.goals[ROLE], time.obs[ROLE][0]
-        return state, _pay(time, goal.reward(goal.achieved(seen), goal.desired(seen)))
+        return state, _add_goal_reward(time, goal.reward(goal.achieved(seen), goal.desired(seen)))
 
     def _ask(self, time: TimeStep, wanted: jax.Array) -> TimeStep:
         """Appends the goal to the attacker's observation."""
@@ -164,7 +166,7 @@ def make_goal(start: int, scale: float, *, radius: float, amount: float, dense: 
     )
 
 
-def _pay(time: TimeStep, paid: jax.Array) -> TimeStep:
+def _add_goal_reward(time: TimeStep, paid: jax.Array) -> TimeStep:
     return time.replace(
         reward=time.reward | {ROLE: time.reward[ROLE] + paid},
         info=time.info | {f"reward/{COMPONENT}": paid},
@@ -172,14 +174,14 @@ def _pay(time: TimeStep, paid: jax.Array) -> TimeStep:
 
 
 def _known(given: Mapping) -> Mapping:
-    for name in mapping("goal", given):
-        choice("goal", name, tuple(DEFAULTS))
+    for name in read_mapping("goal", given):
+        read_choice("goal", name, tuple(DEFAULTS))
     return given
 
 
 def _corner(end: str, value, scale: float) -> jax.Array:
     """Reads one end of the goals' range, `[2]` metres."""
-    position = numbers(f"goal.{end}", value, 2)
+    position = read_numbers(f"goal.{end}", value, 2)
     if max(map(abs, position)) > scale:
         raise ValueError(f"env.goal.{end}={value}: must lie within env.position_scale={scale:g} m")
     return jnp.asarray(position, jnp.float32)
@@ -201,7 +203,7 @@ def _with_goal(spec: EnvSpec) -> EnvSpec:
         return dataclasses.replace(role, observation=Box((len(low),), low, role.observation.high))
 
     roles = tuple(widened(role) for role in spec.roles)
-    paid = results.standard(components=(COMPONENT,))
+    paid = results.standard_results(components=(COMPONENT,))
     return dataclasses.replace(spec, roles=roles, results=(*spec.results, *paid))
 
 

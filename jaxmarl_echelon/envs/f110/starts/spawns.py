@@ -13,11 +13,11 @@ import numpy as np
 from flax import struct
 from scipy import ndimage
 
-from jaxmarl_echelon.envs.settings import mapping, numbers
-from physics.boxes import overlap
+from jaxmarl_echelon.envs.settings import read_mapping, read_numbers
+from physics.boxes import boxes_overlap
 from physics.centerline import Centerline
 from physics.gridmap import OccupancyMap, wall_distance
-from physics.medial_loop import closed
+from physics.medial_loop import wall_off_unseen
 
 BUILT_IN = {
     "pinch_right": (1.2, -0.3, 0.2),
@@ -30,7 +30,7 @@ BUILT_IN = {
 LINE2_BASE = (-46.769, -0.7, 0.0)
 
 _SHARES = np.linspace(1.0, 0.0, 11)
-MARGIN = 0.05
+SPAWN_MARGIN = 0.05
 _BASES = 512
 _HEADINGS = 32
 _CANDIDATES = 4096
@@ -97,7 +97,7 @@ def read_points(extra: Mapping | None) -> tuple[SpawnPoint, ...]:
       ValueError: an entry has other keys, or a pose without three finite numbers.
     """
     points = {name: SpawnPoint(name, offset=offset) for name, offset in BUILT_IN.items()}
-    for name, entry in mapping("spawn_points", extra).items():
+    for name, entry in read_mapping("spawn_points", extra).items():
         points[name] = _read_point(str(name), entry)
     return tuple(points.values())
 
@@ -211,13 +211,13 @@ def _clear(grid: OccupancyMap, poses: np.ndarray, size: tuple[float, float]) -> 
     c, s = np.cos(poses[..., 2, None]), np.sin(poses[..., 2, None])
     x = poses[..., 0, None] + c * spots[:, 0] - s * spots[:, 1]
     y = poses[..., 1, None] + s * spots[:, 0] + c * spots[:, 1]
-    return grid.distance(np.stack([x, y], axis=-1)).min(axis=-1) > grid.resolution + MARGIN
+    return grid.distance(np.stack([x, y], axis=-1)).min(axis=-1) > grid.resolution + SPAWN_MARGIN
 
 
 def _apart(poses: np.ndarray, others: np.ndarray, size: tuple[float, float]) -> np.ndarray:
     """Tells whether boxes at `poses [K, P, 3]` share no point with those at `others [P, 3]`; `[K, P]`."""
     box = np.reshape(size, (2, 1, 1))
-    return ~overlap(np.moveaxis(poses, -1, 0), box, np.moveaxis(others, -1, 0), box, np)
+    return ~boxes_overlap(np.moveaxis(poses, -1, 0), box, np.moveaxis(others, -1, 0), box, np)
 
 
 def _read_point(name: str, entry: Mapping) -> SpawnPoint:
@@ -227,7 +227,7 @@ def _read_point(name: str, entry: Mapping) -> SpawnPoint:
         raise ValueError(f"env.spawn_points.{name}={entry}: allowed keys: {allowed}")
     poses = {}
     for key, value in entry.items():
-        poses[key] = numbers(f"spawn_points.{name}.{key}", value, 3)
+        poses[key] = read_numbers(f"spawn_points.{name}.{key}", value, 3)
     return SpawnPoint(name, poses.get("offset"), poses.get("pose"), poses.get("defender"))
 
 
@@ -289,9 +289,9 @@ def _ahead_of(bases, offset, share) -> np.ndarray:
 
 def _free_bases(grid: OccupancyMap, size: tuple[float, float]) -> np.ndarray:
     """Finds base poses `[P, 3]` in free, seen space, each facing its longest free direction."""
-    shut = closed(grid)
+    shut = wall_off_unseen(grid)
     grid = grid if shut.occupied.all() else shut
-    room = 0.5 * float(np.hypot(*size)) + grid.resolution + MARGIN
+    room = 0.5 * float(np.hypot(*size)) + grid.resolution + SPAWN_MARGIN
     rows, columns = np.nonzero(_indoors(grid.field) & (grid.field > room))
     chosen = np.random.default_rng(0).permutation(rows.size)[:_CANDIDATES]
     xy = grid.world(rows[chosen], columns[chosen])

@@ -25,7 +25,7 @@ COLOURS = {
     "crashed": "#d62728",
 }
 UNFINISHED = "#888888"
-CARS = ("#e8590c", "#364fc7", "#2b8a3e", "#862e9c", "#0b7285", "#5c940d")
+CAR_COLOURS = ("#e8590c", "#364fc7", "#2b8a3e", "#862e9c", "#0b7285", "#5c940d")
 
 _SIZE = (720, 360)
 _MOST_BYTES = 5_000_000
@@ -35,7 +35,7 @@ _FREE, _WALL, _RAY, _INK = (250, 250, 248), (90, 90, 96), (205, 222, 238), (30, 
 
 
 @struct.dataclass
-class Frame:
+class CarFrame:
     """Recorded state of an episode of N cars at one decision.
 
     Attributes:
@@ -55,10 +55,10 @@ class Frame:
     step: jax.Array
 
 
-def snapshot(state, params, time=None) -> Frame:
+def snapshot(state, params, time=None) -> CarFrame:
     """Returns the frame of a state that pictures need; pure, for use inside jit."""
     del time
-    return Frame(
+    return CarFrame(
         pose=poses_of(state.cars.state),
         steer=state.cars.state[:, STEER],
         scan=state.cars.scan[0].astype(jnp.float16),
@@ -68,7 +68,7 @@ def snapshot(state, params, time=None) -> Frame:
     )
 
 
-class Viewer(base.Viewer):
+class F110Viewer(base.Viewer):
     """Renderer of one environment's evaluations; see `jaxmarl_echelon.training.program.evaluation`.
 
     Attributes:
@@ -88,7 +88,7 @@ class Viewer(base.Viewer):
             (frames.pose[: int(recorded.length[n]) + 1, n], self._name(recorded.results["outcome"][n]))
             for n in here
         ]
-        save_picture(path, self.maps[int(frames.map_index[0, 0])], episodes, frames.size[0, 0])
+        save_trajectories(path, self.maps[int(frames.map_index[0, 0])], episodes, frames.size[0, 0])
 
     def animation(self, path: Path, recorded, episode: int) -> None:
         """Draws one episode of an evaluation."""
@@ -96,7 +96,7 @@ class Viewer(base.Viewer):
         frames = jax.tree.map(lambda x: np.asarray(x[:length, episode]), recorded.frames)
         grid = self.maps[int(frames.map_index[0])]
         lidar = self.simulation.lidar
-        save_gif(
+        animate_cars(
             path,
             grid,
             frames,
@@ -109,7 +109,7 @@ class Viewer(base.Viewer):
         return self.outcomes[int(outcome)] if int(outcome) >= 0 else "running"
 
 
-def save_picture(
+def save_trajectories(
     path: str | Path, grid: OccupancyMap, episodes: Sequence[tuple[np.ndarray, str]], size: np.ndarray
 ) -> None:
     """Draws trajectories on a map, as a PNG.
@@ -145,8 +145,8 @@ def save_picture(
     figure.savefig(path)
 
 
-def save_gif(
-    path: str | Path, grid: OccupancyMap, frames: Frame, outcome: str, angles: np.ndarray, dt: float
+def animate_cars(
+    path: str | Path, grid: OccupancyMap, frames: CarFrame, outcome: str, angles: np.ndarray, dt: float
 ) -> None:
     """Animates one episode, as a GIF below 5 MB.
 
@@ -202,7 +202,9 @@ def _draw_cars(draw, frames, moment, angles, center, scale) -> None:
     for end in pixels(ends):
         draw.line([start, end], fill=_RAY)
     for car in range(len(pose)):
-        draw.polygon(pixels(_corners(pose[car], size)), fill=CARS[car % len(CARS)], outline=_INK)
+        draw.polygon(
+            pixels(_corners(pose[car], size)), fill=CAR_COLOURS[car % len(CAR_COLOURS)], outline=_INK
+        )
         angle = pose[car, 2] + frames.steer[moment, car]
         nose = pose[car, :2] + 0.35 * size[0] * np.array([np.cos(pose[car, 2]), np.sin(pose[car, 2])])
         wheel = 0.25 * size[0] * np.array([np.cos(angle), np.sin(angle)])

@@ -9,9 +9,9 @@ import numpy as np
 from jaxmarl_echelon.envs import settings
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames import scripts
-from jaxmarl_echelon.envs.textgames.boards import Placing, Stones, in_line
+from jaxmarl_echelon.envs.textgames.boards import PlacingGame, Stones, in_line
 from jaxmarl_echelon.envs.textgames.env import TextGame
-from jaxmarl_echelon.envs.textgames.rules import put
+from jaxmarl_echelon.envs.textgames.rules import replace_at
 
 ROWS, COLUMNS = 6, 7
 # Heuristic value of a line with 0..4 stones of one side and none of the other; four stones win.
@@ -33,7 +33,7 @@ def _lines() -> np.ndarray:
 LINES = _lines()
 
 
-class ConnectFour(Placing):
+class ConnectFour(PlacingGame):
     """Connect Four: stones drop down a column; four in a line win, a full board is a draw.
 
     Actions are columns. Seats observe own and other stones, and their seat.
@@ -53,7 +53,7 @@ class ConnectFour(Placing):
         mine = self.turn(state)
         free = self.board(state.cells < 0) & (jnp.arange(COLUMNS) == action)
         row = jnp.maximum(jnp.sum(free) - 1, 0)
-        cells = put(state.cells, row * COLUMNS + action, mine)
+        cells = replace_at(state.cells, row * COLUMNS + action, mine)
         won = in_line(self.board(cells == mine), 4)
         return Stones(cells, state.placed + 1, jnp.where(won, mine, -1).astype(jnp.int32))
 
@@ -62,12 +62,12 @@ class ConnectFour(Placing):
         return f"[{int(action)}]"
 
 
-def line_worth(stones: jax.Array) -> jax.Array:
+def line_values(stones: jax.Array) -> jax.Array:
     """Looks up `LINE_WORTH` by the number of stones, elementwise."""
     return sum(jnp.where(stones == number, worth, 0.0) for number, worth in enumerate(LINE_WORTH))
 
 
-def lookahead(rules: ConnectFour, depth: int) -> scripts.Player:
+def lookahead_player(rules: ConnectFour, depth: int) -> scripts.ScriptedPlayer:
     """Returns a player that picks a random best move of a minimax search of `depth` plies.
 
     The search is full-width, with the same values as alpha-beta to that depth; a batch cannot skip branches.
@@ -81,7 +81,7 @@ def lookahead(rules: ConnectFour, depth: int) -> scripts.Player:
         sides = jnp.stack([state.cells == mine, state.cells == 1 - mine]).astype(jnp.float32)
         own, other = jnp.matmul(sides, LINES)
         return jnp.sum(
-            jnp.where(other == 0, line_worth(own), 0.0) - jnp.where(own == 0, line_worth(other), 0.0)
+            jnp.where(other == 0, line_values(own), 0.0) - jnp.where(own == 0, line_values(other), 0.0)
         )
 
     def values(state, left):
@@ -98,7 +98,7 @@ def lookahead(rules: ConnectFour, depth: int) -> scripts.Player:
 
     def player(key, state):
         found = values(state, depth)
-        return scripts.pick(key, found >= jnp.max(found) - 1e-6)
+        return scripts.sample_option(key, found >= jnp.max(found) - 1e-6)
 
     return player
 
@@ -110,6 +110,7 @@ def make(depths: tuple[int, ...] = (2, 4), **game) -> TextGame:
     """
     rules = ConnectFour()
     searchers: dict[str, Callable] = {
-        f"lookahead_{settings.whole('depths', depth, 1, 6)}": lookahead(rules, depth) for depth in depths
+        f"lookahead_{settings.read_whole('depths', depth, 1, 6)}": lookahead_player(rules, depth)
+        for depth in depths
     }
     return TextGame(rules, {"greedy_win": scripts.greedy_win(rules)} | searchers, **game)

@@ -10,7 +10,7 @@ from flax import struct
 
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames.env import TextGame
-from jaxmarl_echelon.envs.textgames.rules import Rules, at, one_hot, put
+from jaxmarl_echelon.envs.textgames.rules import GameRules, one_hot, replace_at, select_at
 
 CHECK, BET, CALL, FOLD = range(4)
 CARDS = "JQK"
@@ -25,7 +25,7 @@ class State:
     acts: jax.Array
 
 
-class Kuhn(Rules):
+class Kuhn(GameRules):
     """Kuhn poker: J < Q < K, antes of 1, one bet of 1; seat 0 opens. Scores are chips won.
 
     Seats observe their card, their seat and the first two actions.
@@ -39,21 +39,21 @@ class Kuhn(Rules):
     stakes = 2.0
 
     def init(self, key):
-        """See `Rules`."""
+        """See `GameRules`."""
         deal = jax.random.randint(key, (), 0, len(DEALS))
-        return State(at(jnp.asarray(DEALS), deal), jnp.full(3, -1, jnp.int32))
+        return State(select_at(jnp.asarray(DEALS), deal), jnp.full(3, -1, jnp.int32))
 
     def turn(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         return jnp.sum(state.acts >= 0) % 2
 
     def over(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         last = self._last(state)
         return (last == CALL) | (last == FOLD) | (state.acts[1] == CHECK)
 
     def scores(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         stake = jnp.where(self._last(state) == CALL, 2.0, 1.0)
         better = jnp.argmax(state.cards)
         # After a fold, the next turn belongs to the seat that stays in.
@@ -61,40 +61,40 @@ class Kuhn(Rules):
         return jnp.where(jnp.arange(2) == winner, stake, -stake)
 
     def legal(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         faces = self._last(state) == BET
         return jnp.stack([~faces, ~faces, faces, faces])
 
     def apply(self, key, state, action):
-        """See `Rules`."""
+        """See `GameRules`."""
         del key
-        return state.replace(acts=put(state.acts, jnp.sum(state.acts >= 0), action))
+        return state.replace(acts=replace_at(state.acts, jnp.sum(state.acts >= 0), action))
 
     def observe(self, state, seat):
-        """See `Rules`."""
+        """See `GameRules`."""
         return jnp.concatenate(
-            [one_hot(at(state.cards, seat), 3), one_hot(seat, 2), one_hot(state.acts[:2], 4)]
+            [one_hot(select_at(state.cards, seat), 3), one_hot(seat, 2), one_hot(state.acts[:2], 4)]
         )
 
     def deals(self):
-        """See `Rules`."""
+        """See `GameRules`."""
         return State(DEALS, np.full((6, 3), -1, np.int32)), np.full(6, 1 / 6)
 
     def text(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         acts = " ".join(("check", "bet", "call", "fold")[act] for act in np.asarray(state.acts) if act >= 0)
         return f"{CARDS[state.cards[0]]} {CARDS[state.cards[1]]} | {acts}"
 
     def answer(self, action):
-        """See `Rules`."""
+        """See `GameRules`."""
         return f"[{'kbcf'[int(action)]}]"
 
     def _last(self, state):
         number = jnp.sum(state.acts >= 0)
-        return jnp.where(number > 0, at(state.acts, number - 1), -1)
+        return jnp.where(number > 0, select_at(state.acts, number - 1), -1)
 
 
-def equilibrium(bluff: float) -> np.ndarray:
+def kuhn_equilibrium(bluff: float) -> np.ndarray:
     """Returns equilibrium probabilities `[2, 3, 2]` of betting or calling (Kuhn 1950).
 
     Axes: seat, card, and whether the seat faces a bet. The probability is that of calling if it faces one,
@@ -108,13 +108,13 @@ def equilibrium(bluff: float) -> np.ndarray:
     return np.array([first, second])
 
 
-def perfect(key: jax.Array, state: State) -> jax.Array:
+def play_kuhn_equilibrium(key: jax.Array, state: State) -> jax.Array:
     """Plays the equilibrium with `bluff` 0, in which the first seat never bets the jack."""
     rules = Kuhn()
     mine, faces = rules.turn(state), rules.legal(state)[CALL]
-    chance = jnp.asarray(equilibrium(0.0), jnp.float32)[mine, state.cards[mine], faces.astype(jnp.int32)]
+    chance = jnp.asarray(kuhn_equilibrium(0.0), jnp.float32)[mine, state.cards[mine], faces.astype(jnp.int32)]
     bold = jax.random.bernoulli(key, chance)
     return jnp.where(faces, jnp.where(bold, CALL, FOLD), jnp.where(bold, BET, CHECK))
 
 
-make = partial(TextGame, Kuhn(), {"perfect": perfect})
+make = partial(TextGame, Kuhn(), {"perfect": play_kuhn_equilibrium})

@@ -10,7 +10,7 @@ from flax import struct
 
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames.env import TextGame
-from jaxmarl_echelon.envs.textgames.rules import Rules, at, one_hot, put
+from jaxmarl_echelon.envs.textgames.rules import GameRules, one_hot, replace_at, select_at
 
 FOLD, CALL, RAISE = range(3)
 RANKS = "JQK"
@@ -36,7 +36,7 @@ class State:
     chips: jax.Array
 
 
-class Leduc(Rules):
+class Leduc(GameRules):
     """Leduc hold'em: J Q K twice, antes of 1, raises of 2, then of 4, at most two per round.
 
     Seat 0 opens both rounds. A pair with the board beats a high card; equal ranks split. Scores are chips
@@ -52,20 +52,20 @@ class Leduc(Rules):
     stakes = 13.0  # the ante, two raises of 2 and two of 4
 
     def init(self, key):
-        """See `Rules`."""
+        """See `GameRules`."""
         deal = jax.random.randint(key, (), 0, len(DEALS))
         return State(jnp.asarray(DEALS)[deal], jnp.full((2, ACTS), -1, jnp.int32), jnp.int32(0), jnp.ones(2))
 
     def turn(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         return self._number(state) % 2
 
     def over(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         return state.round >= 2
 
     def scores(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         own, board = state.cards[:2], state.cards[2]
         strength = own + 3 * (own == board)
         ahead = jnp.sign(strength - strength[::-1])
@@ -75,43 +75,48 @@ class Leduc(Rules):
         return jnp.where(ahead > 0, state.chips[::-1], jnp.where(ahead < 0, -state.chips, 0.0))
 
     def legal(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         acts = self._acts(state)
         faces = jnp.any(acts == RAISE)
         return jnp.stack([faces, jnp.ones((), bool), jnp.sum(acts == RAISE) < RAISES])
 
     def apply(self, key, state, action):
-        """See `Rules`."""
+        """See `GameRules`."""
         del key
         mine, number, acts = self.turn(state), self._number(state), self._acts(state)
         faces = jnp.any(acts == RAISE)
         size = 2.0 * (1 + jnp.minimum(state.round, 1))
         bet = jnp.where(action == RAISE, size, 0.0)
-        paid = jnp.where(action == FOLD, at(state.chips, mine), jnp.max(state.chips) + bet)
+        paid = jnp.where(action == FOLD, select_at(state.chips, mine), jnp.max(state.chips) + bet)
         closes = (action == CALL) & (faces | (number > 0))
         here = jnp.minimum(state.round, 1) * ACTS + number
         return state.replace(
-            acts=put(state.acts.ravel(), here, action).reshape(2, ACTS),
+            acts=replace_at(state.acts.ravel(), here, action).reshape(2, ACTS),
             round=jnp.where(action == FOLD, 2, state.round + closes).astype(jnp.int32),
-            chips=put(state.chips, mine, paid),
+            chips=replace_at(state.chips, mine, paid),
         )
 
     def observe(self, state, seat):
-        """See `Rules`."""
+        """See `GameRules`."""
         board = jnp.where(state.round > 0, state.cards[2], -1)
         return jnp.concatenate(
-            [one_hot(seat, 2), one_hot(at(state.cards, seat), 3), one_hot(board, 3), one_hot(state.acts, 3)]
+            [
+                one_hot(seat, 2),
+                one_hot(select_at(state.cards, seat), 3),
+                one_hot(board, 3),
+                one_hot(state.acts, 3),
+            ]
         )
 
     def deals(self):
-        """See `Rules`."""
+        """See `GameRules`."""
         cards, count = np.unique(DEALS, axis=0, return_counts=True)
         start = jax.tree.map(np.asarray, self.init(jax.random.key(0)))
         several = jax.tree.map(lambda x: np.broadcast_to(x, (len(cards), *x.shape)), start)
         return several.replace(cards=cards), count / count.sum()
 
     def text(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         letters = ["".join("fcr"[act] for act in acts if act >= 0) for acts in np.asarray(state.acts)]
         board = RANKS[state.cards[2]] if letters[1] or state.round == 1 else "-"
         pot = f"{state.chips[0]:g} : {state.chips[1]:g}"
@@ -120,11 +125,11 @@ class Leduc(Rules):
         )
 
     def answer(self, action):
-        """See `Rules`."""
+        """See `GameRules`."""
         return f"[{'fcr'[int(action)]}]"
 
     def _acts(self, state):
-        return at(state.acts, jnp.minimum(state.round, 1))
+        return select_at(state.acts, jnp.minimum(state.round, 1))
 
     def _number(self, state):
         return jnp.sum(self._acts(state) >= 0)

@@ -10,7 +10,7 @@ from flax import struct
 from jaxmarl_echelon.envs import settings
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames.env import TextGame
-from jaxmarl_echelon.envs.textgames.rules import Rules, one_hot, winner_scores
+from jaxmarl_echelon.envs.textgames.rules import GameRules, one_hot, winner_scores
 
 
 @struct.dataclass
@@ -32,7 +32,7 @@ class State:
     bids: jax.Array
 
 
-class LiarsDice(Rules):
+class LiarsDice(GameRules):
     """Liar's dice: seats bid on all dice or call the last bid; each call costs one seat a die.
 
     The seat that is wrong at a call loses the die; the last seat with dice wins. A bid names a quantity (at
@@ -51,9 +51,9 @@ class LiarsDice(Rules):
     hidden = True
 
     def __init__(self, dice: int = 1, seats: int = 2, faces: int = 6):
-        self.dice = settings.whole("dice", dice, 1, 5)
-        self.seats = settings.whole("seats", seats, 2, 6)
-        self.faces = settings.whole("faces", faces, 2, 6)
+        self.dice = settings.read_whole("dice", dice, 1, 5)
+        self.seats = settings.read_whole("seats", seats, 2, 6)
+        self.faces = settings.read_whole("faces", faces, 2, 6)
         self.bids = self.faces * self.seats * self.dice
         self.space = Discrete(self.bids + 1)
         self.features = self.faces + self.bids + 4 * self.seats
@@ -65,7 +65,7 @@ class LiarsDice(Rules):
         self.plies = stretch * sum(rounds) + (self.seats - 1) * (len(rounds) - 1)
 
     def init(self, key):
-        """See `Rules`."""
+        """See `GameRules`."""
         return State(
             dice=self._roll(key),
             left=jnp.full(self.seats, self.dice, jnp.int32),
@@ -75,19 +75,19 @@ class LiarsDice(Rules):
         )
 
     def turn(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         return state.turn
 
     def over(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         return jnp.sum(state.left > 0) == 1
 
     def scores(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         return winner_scores(jnp.argmax(state.left), self.seats)
 
     def legal(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         quantity, face = jnp.divmod(jnp.arange(self.bids), self.faces)
         last_quantity, last_face = self._last(state)
         raises = (quantity >= last_quantity) & (face >= last_face)
@@ -96,7 +96,7 @@ class LiarsDice(Rules):
         return jnp.append(possible, jnp.any(state.bids))
 
     def apply(self, key, state, action):
-        """See `Rules`."""
+        """See `GameRules`."""
         calls = action == self.bids
         quantity, face = self._last(state)
         held = jnp.arange(self.dice) < state.left[:, None]
@@ -114,7 +114,7 @@ class LiarsDice(Rules):
         return jax.tree.map(lambda a, b: jnp.where(calls, a, b), called, bid)
 
     def observe(self, state, seat):
-        """See `Rules`."""
+        """See `GameRules`."""
         held = jnp.arange(self.dice) < state.left[seat]
         counts = jnp.sum(held[:, None] & (state.dice[seat][:, None] == jnp.arange(self.faces)), axis=0)
         return jnp.concatenate(
@@ -129,7 +129,7 @@ class LiarsDice(Rules):
         )
 
     def deals(self):
-        """See `Rules`."""
+        """See `GameRules`."""
         if self.dice > 1 or self.seats > 2:
             return super().deals()
         faces = np.array(list(product(range(self.faces), repeat=self.seats)), np.int32)[..., None]
@@ -138,7 +138,7 @@ class LiarsDice(Rules):
         return several.replace(dice=faces), np.full(len(faces), 1 / len(faces))
 
     def text(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         hands = [
             "".join(str(face + 1) for face in np.sort(dice[:left])) or "-"
             for dice, left in zip(np.asarray(state.dice), np.asarray(state.left), strict=True)
@@ -147,7 +147,7 @@ class LiarsDice(Rules):
         return f"dice {' '.join(hands)} | {' '.join(bids)}"
 
     def answer(self, action):
-        """See `Rules`."""
+        """See `GameRules`."""
         bid = int(action)
         return "[!!]" if bid == self.bids else f"[{bid // self.faces + 1}{bid % self.faces + 1}]"
 

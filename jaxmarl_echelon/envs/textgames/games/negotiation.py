@@ -9,7 +9,7 @@ from flax import struct
 
 from jaxmarl_echelon.envs.spaces import MultiDiscrete
 from jaxmarl_echelon.envs.textgames.env import TextGame
-from jaxmarl_echelon.envs.textgames.rules import Rules, one_hot
+from jaxmarl_echelon.envs.textgames.rules import GameRules, one_hot
 
 OFFER, YES, NO = range(3)
 BASE = np.array([5, 10, 15, 25, 40], np.int32)
@@ -41,7 +41,7 @@ class State:
     clock: jax.Array
 
 
-class Negotiation(Rules):
+class Negotiation(GameRules):
     """Negotiation: trades of one good for another; after ten plies the larger gain by own values wins.
 
     Actions `[kind, good given, number - 1, good wanted, number - 1]`: an offer, yes or no. Any answer but yes
@@ -57,7 +57,7 @@ class Negotiation(Rules):
     hidden = True
 
     def init(self, key):
-        """See `Rules`."""
+        """See `GameRules`."""
         key_owned, key_values = jax.random.split(key)
         owned = jax.random.randint(key_owned, (2, 5), FEWEST, MOST + 1)
         values = BASE + jax.random.randint(key_values, (2, 5), -SPREAD, SPREAD + 1)
@@ -71,20 +71,20 @@ class Negotiation(Rules):
         )
 
     def turn(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         return state.clock % 2
 
     def over(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         return state.clock >= PLIES
 
     def scores(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         gain = jnp.sum(state.values * (state.owned - state.start), axis=1)
         return jnp.sign(gain - gain[::-1]).astype(jnp.float32)
 
     def legal(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         mine = self.turn(state)
         gives = state.owned[mine] > 0
         agrees = state.open & self._kept(state, 1 - mine, state.offer)
@@ -94,7 +94,7 @@ class Negotiation(Rules):
         return jnp.concatenate([kinds, *rest])
 
     def apply(self, key, state, action):
-        """See `Rules`."""
+        """See `GameRules`."""
         del key
         mine = self.turn(state)
         given, number, wanted, price = state.offer
@@ -111,7 +111,7 @@ class Negotiation(Rules):
         )
 
     def observe(self, state, seat):
-        """See `Rules`."""
+        """See `GameRules`."""
         given, number, wanted, price = jnp.where(state.open, state.offer, jnp.array([-1, 0, -1, 0]))
         numbers = jnp.stack([state.open, state.clock / PLIES])
         return jnp.concatenate(
@@ -128,7 +128,7 @@ class Negotiation(Rules):
         )
 
     def text(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         lines = [
             f"seat {seat}: "
             + " ".join(
@@ -140,7 +140,7 @@ class Negotiation(Rules):
         return "\n".join([*lines, *(["an offer stands"] if state.open else [])])
 
     def answer(self, action):
-        """See `Rules`."""
+        """See `GameRules`."""
         kind, given, number, wanted, price = (int(x) for x in np.asarray(action))
         offer = f"[{number + 1}{GOODS[given]}{price + 1}{GOODS[wanted]}]"
         return (offer, "[yyyy]", "[nnnn]")[kind]

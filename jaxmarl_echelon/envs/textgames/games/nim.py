@@ -11,7 +11,7 @@ from jaxmarl_echelon.envs import settings
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames import scripts
 from jaxmarl_echelon.envs.textgames.env import TextGame
-from jaxmarl_echelon.envs.textgames.rules import Rules, winner_scores
+from jaxmarl_echelon.envs.textgames.rules import GameRules, winner_scores
 
 MOST = 9  # objects of a pile, so that the number fits one digit of an answer
 
@@ -24,7 +24,7 @@ class State:
     moves: jax.Array
 
 
-class Nim(Rules):
+class Nim(GameRules):
     """Nim: seats take any number of objects from one pile; the seat that takes the last one wins.
 
     Action `pile * M + number - 1`, with M the largest pile. Seats observe each pile as a one-hot number, and
@@ -39,54 +39,54 @@ class Nim(Rules):
     def __init__(self, piles: Sequence[int] = (3, 4, 5)):
         if isinstance(piles, str) or not isinstance(piles, Sequence) or not 1 <= len(piles) <= 6:
             raise ValueError(f"env.piles={piles!r}: must be 1 to 6 numbers of objects")
-        self.piles = tuple(settings.whole("piles", pile, 1, MOST) for pile in piles)
+        self.piles = tuple(settings.read_whole("piles", pile, 1, MOST) for pile in piles)
         self.most = max(self.piles)
         self.space = Discrete(len(self.piles) * self.most)
         self.features = len(self.piles) * (self.most + 1) + 2
         self.plies = sum(self.piles)
 
     def init(self, key):
-        """See `Rules`."""
+        """See `GameRules`."""
         del key
         return State(jnp.asarray(self.piles, jnp.int32), jnp.int32(0))
 
     def turn(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         return state.moves % 2
 
     def over(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         return jnp.all(state.piles == 0)
 
     def scores(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         return winner_scores(1 - self.turn(state))
 
     def legal(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         return (state.piles[:, None] >= jnp.arange(1, self.most + 1)).reshape(-1)
 
     def apply(self, key, state, action):
-        """See `Rules`."""
+        """See `GameRules`."""
         del key
         taken = jnp.minimum(action % self.most + 1, state.piles[action // self.most])
         return State(state.piles.at[action // self.most].add(-taken), state.moves + 1)
 
     def observe(self, state, seat):
-        """See `Rules`."""
+        """See `GameRules`."""
         numbers = state.piles[:, None] == jnp.arange(self.most + 1)
         return jnp.concatenate([numbers.reshape(-1), jnp.arange(2) == seat]).astype(jnp.float32)
 
     def text(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         return "piles " + " ".join(str(pile) for pile in np.asarray(state.piles))
 
     def answer(self, action):
-        """See `Rules`."""
+        """See `GameRules`."""
         return f"[{int(action) // self.most}{int(action) % self.most + 1}]"
 
 
-def perfect(rules: Nim) -> scripts.Player:
+def optimal_nim_player(rules: Nim) -> scripts.ScriptedPlayer:
     """Returns the optimal player: leaves piles with XOR 0 if possible, else moves at random (Bouton 1901)."""
 
     def player(key, state):
@@ -95,7 +95,7 @@ def perfect(rules: Nim) -> scripts.Player:
         wins = (total ^ state.piles[:, None] ^ jnp.maximum(left, 0)) == 0
         legal = rules.legal(state)
         wanted = legal & wins.reshape(-1)
-        return scripts.pick(key, jnp.where(jnp.any(wanted), wanted, legal))
+        return scripts.sample_option(key, jnp.where(jnp.any(wanted), wanted, legal))
 
     return player
 
@@ -103,4 +103,6 @@ def perfect(rules: Nim) -> scripts.Player:
 def make(piles: Sequence[int] = (3, 4, 5), **game) -> TextGame:
     """Builds the game with these piles; `game` is as for `TextGame`."""
     rules = Nim(piles)
-    return TextGame(rules, {"greedy_win": scripts.greedy_win(rules), "perfect": perfect(rules)}, **game)
+    return TextGame(
+        rules, {"greedy_win": scripts.greedy_win(rules), "perfect": optimal_nim_player(rules)}, **game
+    )

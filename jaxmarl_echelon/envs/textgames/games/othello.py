@@ -9,7 +9,7 @@ from flax import struct
 
 from jaxmarl_echelon.envs import settings
 from jaxmarl_echelon.envs.spaces import Discrete
-from jaxmarl_echelon.envs.textgames.boards import Board
+from jaxmarl_echelon.envs.textgames.boards import BoardGame
 from jaxmarl_echelon.envs.textgames.env import TextGame
 from jaxmarl_echelon.envs.textgames.rules import winner_scores
 
@@ -21,24 +21,24 @@ WORD = 32
 Cells = tuple[jax.Array, jax.Array]
 
 
-def packed(cells: jax.Array) -> Cells:
+def _pack_cells(cells: jax.Array) -> Cells:
     """Packs `cells [n]` bool, n at most 64, into bits."""
     bits = jnp.pad(cells, (0, 2 * WORD - cells.shape[0])).reshape(2, WORD)
     words = jnp.sum(jnp.where(bits, jnp.uint32(1) << jnp.arange(WORD, dtype=jnp.uint32), 0), axis=1)
     return words[0], words[1]
 
 
-def unpacked(cells: Cells, number: int) -> jax.Array:
+def _unpack_cells(cells: Cells, number: int) -> jax.Array:
     """Unpacks a set of cells to `[n]` bool."""
     return (jnp.stack(cells)[:, None] >> jnp.arange(WORD, dtype=jnp.uint32) & 1).reshape(-1)[:number] != 0
 
 
-def within(some: Cells, others: Cells) -> Cells:
+def _intersect_cells(some: Cells, others: Cells) -> Cells:
     """Returns the intersection of two sets of cells."""
     return some[0] & others[0], some[1] & others[1]
 
 
-def together(some: Cells, others: Cells) -> Cells:
+def _unite_cells(some: Cells, others: Cells) -> Cells:
     """Returns the union of two sets of cells."""
     return some[0] | others[0], some[1] | others[1]
 
@@ -55,21 +55,21 @@ def _stepping(size: int) -> tuple[np.ndarray, np.ndarray]:
     return (DIRECTIONS @ [size, 1]).astype(np.uint32), words.astype(np.uint32).transpose(0, 2, 1)
 
 
-def stepped(size: int, cells: Cells, back: bool) -> Cells:
+def _shift_cells(size: int, cells: Cells, back: bool) -> Cells:
     """Shifts a set of cells by one cell in the four directions, or in the opposite ones if `back`."""
     by, has_next = _stepping(size)
-    first, last = within(cells, tuple(has_next[int(back)]))
+    first, last = _intersect_cells(cells, tuple(has_next[int(back)]))
     rest = WORD - by
     if back:
         return (first >> by) | (last << rest), last >> by
     return first << by, (last << by) | (first >> rest)
 
 
-def runs(size: int, start: Cells, stones: Cells, back: bool) -> Cells:
+def _enclosed_runs(size: int, start: Cells, stones: Cells, back: bool) -> Cells:
     """Returns the unbroken runs of `stones` next to the cells `start`, by direction."""
-    run = within(stones, stepped(size, start, back))
+    run = _intersect_cells(stones, _shift_cells(size, start, back))
     for _ in range(size - 3):
-        run = together(run, within(stones, stepped(size, run, back)))
+        run = _unite_cells(run, _intersect_cells(stones, _shift_cells(size, run, back)))
     return run
 
 
@@ -82,7 +82,7 @@ class State:
     over: jax.Array
 
 
-class Othello(Board):
+class Othello(BoardGame):
     """Othello: enclosed stones are flipped; a seat without a move passes; more stones win.
 
     The second player's stones start on the centre cells (m-1, m-1) and (m, m), with m = size / 2. The game
@@ -95,7 +95,7 @@ class Othello(Board):
     name = "othello"
 
     def __init__(self, size: int = 8):
-        if settings.whole("size", size, 4, 8) % 2:
+        if settings.read_whole("size", size, 4, 8) % 2:
             raise ValueError(f"env.size={size!r}: must be 4, 6 or 8")
         self.size = self.rows = self.columns = size
         self.cells = size * size
@@ -149,23 +149,25 @@ class Othello(Board):
 
     def _moves(self, cells, mine):
         """Masks `[n]` the legal moves: free cells at the end of a run of other stones from an own stone."""
-        own, others, free = packed(cells == mine), packed(cells == 1 - mine), packed(cells < 0)
+        own, others, free = _pack_cells(cells == mine), _pack_cells(cells == 1 - mine), _pack_cells(cells < 0)
         ends = [
-            within(free, stepped(self.size, runs(self.size, own, others, back), back))
+            _intersect_cells(
+                free, _shift_cells(self.size, _enclosed_runs(self.size, own, others, back), back)
+            )
             for back in (False, True)
         ]
-        return unpacked(_any_direction(together(*ends)), self.cells)
+        return _unpack_cells(_any_direction(_unite_cells(*ends)), self.cells)
 
     def _turned(self, place, own, others):
         """Masks `[n]` the flipped stones: runs of other stones between the cell and own stones."""
-        place, own, others = packed(place), packed(own), packed(others)
+        place, own, others = _pack_cells(place), _pack_cells(own), _pack_cells(others)
         turned = []
         for back in (False, True):
-            run = runs(self.size, place, others, back)
-            first, last = within(own, stepped(self.size, run, back))
+            run = _enclosed_runs(self.size, place, others, back)
+            first, last = _intersect_cells(own, _shift_cells(self.size, run, back))
             closed = (first | last) != 0
             turned.append(tuple(jnp.where(closed, words, 0) for words in run))
-        return unpacked(_any_direction(together(*turned)), self.cells)
+        return _unpack_cells(_any_direction(_unite_cells(*turned)), self.cells)
 
 
 def _any_direction(cells: Cells) -> Cells:

@@ -10,7 +10,7 @@ from flax import struct
 from jaxmarl_echelon.envs import settings
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames.env import TextGame
-from jaxmarl_echelon.envs.textgames.rules import Rules, one_hot
+from jaxmarl_echelon.envs.textgames.rules import GameRules, one_hot
 
 PICKS = ("rock", "paper", "scissors")
 
@@ -32,7 +32,7 @@ class State:
     rounds: jax.Array
 
 
-class RockPaperScissors(Rules):
+class RockPaperScissors(GameRules):
     """Rock, paper, scissors: seats pick without seeing each other's pick; the winning pick scores its points.
 
     More points win the match. Seats observe, own side first, points and picks of the previous round, then the
@@ -50,37 +50,37 @@ class RockPaperScissors(Rules):
     hidden = True
 
     def __init__(self, rounds: int = 1, worth: Sequence[float] = (1.0, 1.0, 1.0), margin: bool = False):
-        self.rounds = settings.whole("rounds", rounds, 1, 1000)
-        self.worth = settings.numbers("worth", worth, 3, 0.0)
-        self.margin = settings.switch("margin", margin)
+        self.rounds = settings.read_whole("rounds", rounds, 1, 1000)
+        self.worth = settings.read_numbers("worth", worth, 3, 0.0)
+        self.margin = settings.read_switch("margin", margin)
         self.plies = 2 * self.rounds
         self.stakes = (self.rounds * max(self.worth) or 1.0) if self.margin else 0.0
 
     def init(self, key):
-        """See `Rules`."""
+        """See `GameRules`."""
         del key
         return State(jnp.int32(-1), jnp.full(2, -1, jnp.int32), jnp.zeros(2), jnp.int32(0))
 
     def turn(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         return (state.picked >= 0).astype(jnp.int32)
 
     def over(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         return state.rounds == self.rounds
 
     def scores(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         ahead = state.points - state.points[::-1]
         return ahead if self.margin else jnp.sign(ahead)
 
     def legal(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         del state
         return jnp.ones(3, bool)
 
     def apply(self, key, state, action):
-        """See `Rules`."""
+        """See `GameRules`."""
         del key
         picks = jnp.stack([state.picked, action])
         beats = (picks - picks[::-1]) % 3 == 1
@@ -94,7 +94,7 @@ class RockPaperScissors(Rules):
         )
 
     def observe(self, state, seat):
-        """See `Rules`."""
+        """See `GameRules`."""
         order = jnp.stack([seat, 1 - seat])
         most = self.rounds * max(*self.worth, 1e-6)
         progress = state.rounds[None] / self.rounds
@@ -103,16 +103,16 @@ class RockPaperScissors(Rules):
         )
 
     def text(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         shown = "" if state.last[0] < 0 else " - ".join(PICKS[pick] for pick in np.asarray(state.last))
         return f"{state.points[0]:g} : {state.points[1]:g}  {shown}".rstrip()
 
     def answer(self, action):
-        """See `Rules`."""
+        """See `GameRules`."""
         return f"[{'rps'[int(action)]}]"
 
     def deals(self):
-        """See `Rules`."""
+        """See `GameRules`."""
         state = jax.tree.map(lambda x: np.asarray(x)[None], self.init(None))
         return state, np.ones(1)
 

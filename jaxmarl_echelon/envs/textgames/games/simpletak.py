@@ -6,12 +6,12 @@ import jax.numpy as jnp
 from jaxmarl_echelon.envs import settings
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames import scripts
-from jaxmarl_echelon.envs.textgames.boards import Placing, Stones
+from jaxmarl_echelon.envs.textgames.boards import PlacingGame, Stones
 from jaxmarl_echelon.envs.textgames.env import TextGame
-from jaxmarl_echelon.envs.textgames.rules import put
+from jaxmarl_echelon.envs.textgames.rules import replace_at
 
 
-class SimpleTak(Placing):
+class SimpleTak(PlacingGame):
     """SimpleTak: an orthogonally connected path of own stones between opposite sides wins.
 
     A full board is a draw. Actions are cells. Seats observe own and other stones, and their seat.
@@ -23,14 +23,14 @@ class SimpleTak(Placing):
     name = "simpletak"
 
     def __init__(self, size: int = 4):
-        self.size = self.rows = self.columns = settings.whole("size", size, 3, 5)
+        self.size = self.rows = self.columns = settings.read_whole("size", size, 3, 5)
         self.space = Discrete(self.plies)
 
     def apply(self, key, state, action):
         """See `Rules`."""
         del key
         mine = self.turn(state)
-        cells = put(state.cells, action, mine)
+        cells = replace_at(state.cells, action, mine)
         own = self.board(cells == mine)
         won = self._crosses(own) | self._crosses(own.T)
         return Stones(cells, state.placed + 1, jnp.where(won, mine, -1).astype(jnp.int32))

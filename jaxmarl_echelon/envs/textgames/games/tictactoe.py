@@ -8,9 +8,9 @@ import numpy as np
 
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames import scripts
-from jaxmarl_echelon.envs.textgames.boards import Placing, Stones, in_line
+from jaxmarl_echelon.envs.textgames.boards import PlacingGame, Stones, in_line
 from jaxmarl_echelon.envs.textgames.env import TextGame
-from jaxmarl_echelon.envs.textgames.rules import put
+from jaxmarl_echelon.envs.textgames.rules import replace_at
 
 LINES = np.array(
     [[0, 1, 2], [3, 4, 5], [6, 7, 8], [0, 3, 6], [1, 4, 7], [2, 5, 8], [0, 4, 8], [2, 4, 6]], np.int32
@@ -18,7 +18,7 @@ LINES = np.array(
 POWERS = 3 ** np.arange(9)
 
 
-class TicTacToe(Placing):
+class TicTacToe(PlacingGame):
     """Tic-tac-toe on 3 x 3 cells; actions are cells, row by row.
 
     Seats observe own and other stones, and their seat.
@@ -32,7 +32,7 @@ class TicTacToe(Placing):
         """See `Rules`."""
         del key
         mine = self.turn(state)
-        cells = put(state.cells, action, mine)
+        cells = replace_at(state.cells, action, mine)
         won = in_line(self.board(cells == mine), 3)
         return Stones(cells, state.placed + 1, jnp.where(won, mine, -1).astype(jnp.int32))
 
@@ -42,7 +42,7 @@ class TicTacToe(Placing):
 
 
 @cache
-def best_moves() -> np.ndarray:
+def optimal_tictactoe_moves() -> np.ndarray:
     """Computes the optimal moves of every position: `[3**9, 9]` bool by the position's code.
 
     A code has one ternary digit per cell: 0 free, 1 first seat, 2 second seat.
@@ -71,10 +71,12 @@ def best_moves() -> np.ndarray:
     return best
 
 
-def perfect(key: jax.Array, state: Stones) -> jax.Array:
+def play_optimal_tictactoe(key: jax.Array, state: Stones) -> jax.Array:
     """Plays a random optimal move."""
-    wanted = jnp.asarray(best_moves())[(state.cells + 1) @ jnp.asarray(POWERS)]
-    return scripts.pick(key, wanted | (~jnp.any(wanted) & (state.cells < 0)))
+    wanted = jnp.asarray(optimal_tictactoe_moves())[(state.cells + 1) @ jnp.asarray(POWERS)]
+    return scripts.sample_option(key, wanted | (~jnp.any(wanted) & (state.cells < 0)))
 
 
-make = partial(TextGame, TicTacToe(), {"greedy_win": scripts.greedy_win(TicTacToe()), "perfect": perfect})
+make = partial(
+    TextGame, TicTacToe(), {"greedy_win": scripts.greedy_win(TicTacToe()), "perfect": play_optimal_tictactoe}
+)

@@ -8,7 +8,7 @@ from flax import struct
 from jaxmarl_echelon.envs import settings
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames.env import TextGame
-from jaxmarl_echelon.envs.textgames.rules import Rules, one_hot, winner_scores
+from jaxmarl_echelon.envs.textgames.rules import GameRules, one_hot, winner_scores
 
 BANK = tuple(
     [
@@ -101,7 +101,7 @@ class State:
     turn: jax.Array
 
 
-class Words(Rules):
+class Words(GameRules):
     """Word chain: seats say an unused word that begins with the last letter of the previous one.
 
     A seat that has no such word, or says another seat's secret, is eliminated; the last seat wins. The start
@@ -117,14 +117,14 @@ class Words(Rules):
     space = Discrete(WORDS)
 
     def __init__(self, seats: int = 2, secrets: bool = True):
-        self.seats = settings.whole("seats", seats, 2, 4)
-        self.secrets = self.hidden = settings.switch("secrets", secrets)
+        self.seats = settings.read_whole("seats", seats, 2, 4)
+        self.secrets = self.hidden = settings.read_switch("secrets", secrets)
         self.features = 3 * WORDS + 3 * self.seats
         # The plies of eliminated seats are forced.
         self.plies = (WORDS - 1) * (self.seats - 1)
 
     def init(self, key):
-        """See `Rules`."""
+        """See `GameRules`."""
         drawn = jax.random.permutation(key, WORDS)[: self.seats + 1].astype(jnp.int32)
         return State(
             last=drawn[0],
@@ -135,23 +135,23 @@ class Words(Rules):
         )
 
     def turn(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         return state.turn
 
     def over(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         return jnp.sum(~state.out) == 1
 
     def scores(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         return winner_scores(jnp.argmin(state.out), self.seats)
 
     def legal(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         return jnp.asarray(FOLLOWS)[state.last] & ~state.used
 
     def apply(self, key, state, action):
-        """See `Rules`."""
+        """See `GameRules`."""
         del key
         mine, seats = state.turn, jnp.arange(self.seats)
         out = state.out | ((seats == mine) & jnp.any((state.secrets == action) & (seats != mine)))
@@ -167,7 +167,7 @@ class Words(Rules):
         return said.replace(out=out, turn=following.astype(jnp.int32))
 
     def observe(self, state, seat):
-        """See `Rules`."""
+        """See `GameRules`."""
         return jnp.concatenate(
             [
                 one_hot(state.last, WORDS),
@@ -180,13 +180,13 @@ class Words(Rules):
         )
 
     def text(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         secrets = " ".join(BANK[word] if word >= 0 else "-" for word in np.asarray(state.secrets))
         out = " ".join(str(seat) for seat in np.flatnonzero(state.out))
         return f"{BANK[int(state.last)]} | secrets {secrets}" + (f" | out: {out}" if out else "")
 
     def answer(self, action):
-        """See `Rules`."""
+        """See `GameRules`."""
         return f"[{BANK[int(action)]}]"
 
 

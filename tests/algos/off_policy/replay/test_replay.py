@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from replay_model import FEATURES, NUMBER, experience, goal, play
 
-from algos.off_policy.replay.replay import ReplayConfig, make_replay, share
+from algos.off_policy.replay.replay import ReplayConfig, make_replay, samples_for_ratio
 
 ROWS, LIMIT = 4, 9
 EVERYTHING = {
@@ -99,7 +99,7 @@ def test_parts_that_are_off_have_no_state():
 
 
 def test_small_ratios_still_take_one_sample_and_full_ones_take_all():
-    assert [share(ratio, 16) for ratio in (0.0, 0.01, 0.25, 0.5, 1.0)] == [0, 1, 4, 8, 16]
+    assert [samples_for_ratio(ratio, 16) for ratio in (0.0, 0.01, 0.25, 0.5, 1.0)] == [0, 1, 4, 8, 16]
     replay = make(success_capacity=23, success_ratio=1.0)
     state = play(replay, replay.init(), experience(0, 20, ROWS))
     _, batch = jax.jit(replay.sample)(state, jax.random.key(0), 0.9)

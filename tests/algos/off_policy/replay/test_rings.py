@@ -20,7 +20,7 @@ from replay_model import (
 from scipy import stats
 
 from algos.off_policy.replay.replay import ReplayConfig, make_replay
-from algos.off_policy.replay.rings import draw_uniform, init_ring, look, read
+from algos.off_policy.replay.rings import draw_uniform, init_ring, make_windows, read_samples
 from algos.types import Transition
 
 ROWS, SLOTS = 4, 11
@@ -88,7 +88,7 @@ def test_windows_stop_at_truncation_termination_interruption_and_the_newest_step
     gamma = 0.9
     row, slot = jnp.array([0, 1, 2, 3, 3, 3]), jnp.array([0, 0, 0, 0, 2, 3])
     look_and_read = jax.jit(
-        lambda: read(ring, look(ring, row, slot, 3, gamma), jnp.ones(6), row, between=True)
+        lambda: read_samples(ring, make_windows(ring, row, slot, 3, gamma), jnp.ones(6), row, between=True)
     )
     batch = look_and_read()
     np.testing.assert_allclose(batch.reward, [1.9, 1.9, 1.9, 2.71, 1.9, 1.0], rtol=1e-6)

@@ -14,7 +14,7 @@ from jaxmarl_echelon.envs.drive.bank import SceneBank
 from jaxmarl_echelon.envs.drive.make import make
 from jaxmarl_echelon.envs.drive.rewards import make_reward
 from jaxmarl_echelon.envs.drive.scenes import scene_jobs
-from jaxmarl_echelon.envs.drive.scenes.arrays import stack
+from jaxmarl_echelon.envs.drive.scenes.arrays import stack_scenes
 from jaxmarl_echelon.envs.drive.scenes.generated import sanity
 from jaxmarl_echelon.envs.drive.scenes.generated.generate import KINDS
 from jaxmarl_echelon.envs.drive.scenes.library import Scenes
@@ -31,11 +31,13 @@ def play():
     count, chosen = len(NAMES), SceneSettings()
     how = chosen.casting, chosen.max_segments
     built = [
-        scene_jobs.build_generated(0, nth, kind, chosen.casting, chosen.goal_sample, chosen.max_segments)
+        scene_jobs.build_generated_scene(
+            0, nth, kind, chosen.casting, chosen.goal_sample, chosen.max_segments
+        )
         for nth, kind in enumerate(KINDS)
     ]
-    built += [scene_jobs.build(sanity.scene(name), *how) for name in sanity.SCENES]
-    bank = SceneBank(**stack([arrays for arrays, _ in built]), kind=np.arange(count, dtype=np.int32))
+    built += [scene_jobs.build_scene(sanity.make_sanity_scene(name), *how) for name in sanity.SCENES]
+    bank = SceneBank(**stack_scenes([arrays for arrays, _ in built]), kind=np.arange(count, dtype=np.int32))
     found = Scenes(bank, NAMES, NAMES, np.zeros((count, 2)), count, (0, count), ())
     env = make(make_reward(), scenes=found)
 

@@ -11,10 +11,10 @@ from drive_scenes import FOLLOWING, MIXED, bank_of, scene, small_bank
 
 from jaxmarl_echelon.envs.drive.codes import EDGE, LANE, LIGHTS
 from jaxmarl_echelon.envs.drive.scenes.raw_scene import Light, Road
-from jaxmarl_echelon.envs.drive.state import Traffic
+from jaxmarl_echelon.envs.drive.state import RouteProgress
 from jaxmarl_echelon.envs.drive.traffic import road_contacts, routes, scripted_bodies
 from physics.bicycle import Motion
-from physics.segments import between, match_lane, meets_box
+from physics.segments import match_lane, segments_between, segments_meet_box
 
 
 @pytest.fixture(scope="module")
@@ -61,24 +61,24 @@ def everywhere(count: int, seed: int) -> Motion:
 
 
 MIDDLE = scene().middle
-offroad = jax.jit(road_contacts.offroad, static_argnames="signed")
+offroad = jax.jit(road_contacts.touches_road_edge, static_argnames="signed")
 
 
 def test_tables_equal_a_search_of_all_segments():
     bank, motion = small_bank(), everywhere(2000, 0)
     size = jnp.broadcast_to(jnp.array([7.0, 2.4]), (2000, 2))
-    segments = between(bank.segment[0][:, :2], bank.segment[0][:, 2:])
+    segments = segments_between(bank.segment[0][:, :2], bank.segment[0][:, 2:])
     kind = bank.segment_kind[0]
     cos, sin = np.cos(motion.heading), np.sin(motion.heading)
     spread = jax.tree.map(lambda x: x[:, None], (motion.x, motion.y, jnp.array(cos), jnp.array(sin)))
-    hit = jax.jit(meets_box)(segments, *spread, size[:, None]) & (kind == EDGE)
+    hit = jax.jit(segments_meet_box)(segments, *spread, size[:, None]) & (kind == EDGE)
     found = offroad(bank, jnp.int32(0), motion, size, jnp.zeros(2000, jnp.int8), signed=False)
     np.testing.assert_array_equal(found, hit.any(-1))
     assert 50 < int(found.sum()) < 1950
     everything = jnp.broadcast_to(kind == LANE, (2000, kind.shape[0]))
     wide = jax.tree.map(lambda x: jnp.broadcast_to(x, (2000, *x.shape)), segments)
     brute = jax.jit(match_lane)(wide, everything, motion.x, motion.y, jnp.array(cos), jnp.array(sin))
-    lane = jax.jit(road_contacts.lane_of)(bank, jnp.int32(0), motion, None)
+    lane = jax.jit(road_contacts.find_lanes)(bank, jnp.int32(0), motion, None)
     np.testing.assert_array_equal(lane.found, brute.found)
     for name in ("distance", "offset", "angle"):
         there = np.asarray(lane.found)
@@ -102,11 +102,11 @@ def test_signed_offroad_test_counts_corners_beyond_an_edge():
 def test_the_sign_of_the_distance_to_an_edge_holds_at_bends():
     # A left turn, and then a right turn: the drivable side is on the left.
     points = jnp.float32([[0, 0], [10, 0], [10, 10], [20, 10]])
-    edges, there = between(points[:-1], points[1:]), jnp.ones(3, bool)
+    edges, there = segments_between(points[:-1], points[1:]), jnp.ones(3, bool)
     inside = jnp.float32([[5, 1], [9, 0.5], [9.5, 10.5], [15, 11]])
     outside = jnp.float32([[5, -1], [10.5, -0.5], [11, 9], [15, 9]])
     within, beyond = (
-        np.asarray(jax.jit(road_contacts.edge_distance)(edges, there, x)) for x in (inside, outside)
+        np.asarray(jax.jit(road_contacts.road_edge_distance)(edges, there, x)) for x in (inside, outside)
     )
     assert (within < 0).all() and (beyond > 0).all()
     np.testing.assert_allclose(beyond[0], 1.0, rtol=1e-6)
@@ -178,14 +178,16 @@ def controlled():
 
     @jax.jit
     def drive(chosen):
-        motion, present = scripted_bodies.recorded(bank, chosen, jnp.int32(0))
+        motion, present = scripted_bodies.recorded_motion(bank, chosen, jnp.int32(0))
         zero, no = jnp.zeros(1), jnp.zeros(1, bool)
 
         def step(carry, sample):
-            moved = routes.follow(bank, chosen, sample, routes.Group(0, 1), carry[0], present, carry[1])
+            moved = routes.follow_routes(
+                bank, chosen, sample, routes.BodyGroup(0, 1), carry[0], present, carry[1]
+            )
             return moved, moved
 
-        start = motion, Traffic(arc=zero, served=no, seen=~no)
+        start = motion, RouteProgress(arc=zero, served=no, seen=~no)
         return jax.lax.scan(step, start, jnp.arange(90))[1]
 
     return jax.vmap(drive)(jnp.arange(3))

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from drive_generated import scenes as generated
 
-from jaxmarl_echelon.envs.drive.scenes.arrays import arrays_of
-from jaxmarl_echelon.envs.drive.scenes.files.export import content, write
-from jaxmarl_echelon.envs.drive.scenes.files.reading import differences, parse, read
+from jaxmarl_echelon.envs.drive.scenes.arrays import build_scene_arrays
+from jaxmarl_echelon.envs.drive.scenes.files.export import scene_to_json, write_scene
+from jaxmarl_echelon.envs.drive.scenes.files.reading import difference_positions, parse_scene, read_scene_file
 from jaxmarl_echelon.envs.drive.scenes.generated.generate import KINDS
-from jaxmarl_echelon.envs.drive.scenes.learners import Casting, goals
-from jaxmarl_echelon.envs.drive.scenes.library import scenes
+from jaxmarl_echelon.envs.drive.scenes.learners import SlotSettings, find_goals
+from jaxmarl_echelon.envs.drive.scenes.library import load_scenes
 from jaxmarl_echelon.envs.drive.scenes.raw_scene import SAMPLES
 from jaxmarl_echelon.envs.drive.scenes.settings import SceneSettings
 
@@ -53,18 +53,20 @@ def _file(*objects, roads=None, **more):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_generated_scene_reads_back_to_the_same_arrays(kind, tmp_path):
     for scene in generated(kind):
-        write(scene, tmp_path / "scene.json")
-        back = read(tmp_path / "scene.json")
+        write_scene(scene, tmp_path / "scene.json")
+        back = read_scene_file(tmp_path / "scene.json")
         assert (back.name, back.kind) == (scene.name, scene.kind)
-        ours, who = arrays_of(scene, Casting())
-        theirs, again = arrays_of(back, Casting())
+        ours, who = build_scene_arrays(scene, SlotSettings())
+        theirs, again = build_scene_arrays(back, SlotSettings())
         for name, array in ours.items():
             np.testing.assert_array_equal(theirs[name], array, err_msg=name)
         np.testing.assert_array_equal(who.learners, again.learners)
 
 
 def test_missing_fields_take_their_defaults():
-    scene = parse(_file({k: v for k, v in _object().items() if k not in ("velocity", "height")}), "alone")
+    scene = parse_scene(
+        _file({k: v for k, v in _object().items() if k not in ("velocity", "height")}), "alone"
+    )
     assert scene.name == "alone" and scene.sdc == -1 and not scene.expert[0]
     np.testing.assert_array_equal(scene.goal[0], [45.0, 1.0])
     np.testing.assert_allclose(scene.velocity[0], [[5.0, 0.0]] * SAMPLES)
@@ -76,7 +78,7 @@ def test_invalid_samples_are_not_read_and_leave_the_goal_at_the_last_valid_one()
         one["valid"][nth] = 0
         one["position"][nth] = {"x": float("nan"), "y": -10000.0}
         one["heading"][nth] = -10000.0
-    scene = parse(_file(one), "a")
+    scene = parse_scene(_file(one), "a")
     np.testing.assert_array_equal(scene.goal[0], [19.5, 1.0])
     assert scene.valid[0].sum() == 40 and (scene.position[0, 40:] == 0).all()
 
@@ -84,11 +86,11 @@ def test_invalid_samples_are_not_read_and_leave_the_goal_at_the_last_valid_one()
 def test_velocities_by_differences_use_valid_neighbours_only():
     position = np.array([[0.0, 0], [1, 0], [9, 9], [4, 0], [6, 0]])
     valid = np.array([True, True, False, True, True])
-    np.testing.assert_allclose(differences(position, valid)[:, 0], [10, 10, 0, 20, 20])
+    np.testing.assert_allclose(difference_positions(position, valid)[:, 0], [10, 10, 0, 20, 20])
 
 
 def test_recordings_are_padded_cut_and_counted():
-    scene = parse(
+    scene = parse_scene(
         _file(_object(50), _object(120), _object(type="unset"), roads=[_road(), _road("rail")]), "a"
     )
     assert scene.valid.shape == (2, SAMPLES) and scene.valid.sum(1).tolist() == [50, SAMPLES]
@@ -103,8 +105,11 @@ def test_recordings_are_padded_cut_and_counted():
 @pytest.mark.parametrize("kind, points", [("lane", 1), ("road_edge", 0), ("crosswalk", 2), ("stop_sign", 0)])
 def test_roads_without_enough_points_are_skipped_and_counted(kind, points):
     short = _road(kind, geometry=_road()["geometry"][:points])
-    scene = parse(_file(_object(), roads=[short, _road(), short]), "a")
-    assert len(scene.roads) == 1 and arrays_of(scene, Casting())[0]["segment_kind"].tolist() == [0] * 5
+    scene = parse_scene(_file(_object(), roads=[short, _road(), short]), "a")
+    assert (
+        len(scene.roads) == 1
+        and build_scene_arrays(scene, SlotSettings())[0]["segment_kind"].tolist() == [0] * 5
+    )
     least = {"stop_sign": 1, "crosswalk": 3}.get(kind, 2)
     assert dict(scene.notes) == {f"roads of type {kind} with fewer than {least} points": 2}
 
@@ -113,7 +118,7 @@ PADDED = {"x": -10000.0, "y": -10000.0, "z": 0.0}
 
 
 def test_a_goal_at_the_padding_value_counts_as_missing():
-    scene = parse(_file(_object(goalPosition=PADDED), _object(goalPosition={"x": 9.0, "y": 1.0})), "a")
+    scene = parse_scene(_file(_object(goalPosition=PADDED), _object(goalPosition={"x": 9.0, "y": 1.0})), "a")
     np.testing.assert_array_equal(scene.goal, [[45.0, 1.0], [9.0, 1.0]])
     assert scene.recorded_goal.tolist() == [True, False]
     assert dict(scene.notes) == {"goals at the file's padding": 1}
@@ -122,7 +127,7 @@ def test_a_goal_at_the_padding_value_counts_as_missing():
 def test_samples_at_the_padding_value_are_invalid():
     one = _object()
     one["position"][-1] = one["velocity"][-1] = PADDED
-    scene = parse(_file(one), "a")
+    scene = parse_scene(_file(one), "a")
     assert scene.valid[0].sum() == SAMPLES - 1 and scene.goal[0, 0] == 44.5
     assert dict(scene.notes) == {"objects with padding at samples that are called valid": 1}
 
@@ -130,24 +135,24 @@ def test_samples_at_the_padding_value_are_invalid():
 def test_goals_lie_within_the_episode():
     whole = _object(200)
     whole["goalPosition"] = whole["position"][-1]
-    scene = parse(_file(whole, _object(goalPosition={"x": 45.0, "y": 1.0}), _object(60)), "a")
+    scene = parse_scene(_file(whole, _object(goalPosition={"x": 45.0, "y": 1.0}), _object(60)), "a")
     np.testing.assert_array_equal(scene.goal[:, 0], [45.0, 45.0, 29.5])
     assert dict(scene.notes)["goals that lay beyond the first 91 samples"] == 1
-    shorter = goals(scene, Casting(last=40))
+    shorter = find_goals(scene, SlotSettings(last=40))
     np.testing.assert_array_equal(shorter[:, 0], [20.0, 20.0, 20.0])
-    np.testing.assert_array_equal(goals(scene, Casting()), scene.goal)
+    np.testing.assert_array_equal(find_goals(scene, SlotSettings()), scene.goal)
 
 
 def test_explicit_goals_do_not_move_in_shorter_episodes():
-    scene = parse(_file(_object(goalPosition={"x": 30.0, "y": 4.0})), "a")
-    np.testing.assert_array_equal(goals(scene, Casting(last=40)), [[30.0, 4.0]])
+    scene = parse_scene(_file(_object(goalPosition={"x": 30.0, "y": 4.0})), "a")
+    np.testing.assert_array_equal(find_goals(scene, SlotSettings(last=40)), [[30.0, 4.0]])
 
 
 @pytest.mark.parametrize("fastest, wanted", [(5.0, 10.0), (22.0, 22.0)])
 def test_loaded_drivers_use_their_recorded_speed_without_a_limit(fastest, wanted):
     one = _object()
     one["velocity"][40] = {"x": fastest, "y": 0.0}
-    arrays, _ = arrays_of(parse(_file(one), "a"), Casting())
+    arrays, _ = build_scene_arrays(parse_scene(_file(one), "a"), SlotSettings())
     assert arrays["route"][0, :, 3].tolist() == [wanted] * 128
     assert arrays["lane_limit"].tolist() == [0.0], "nobody is charged for speeds above a limit not known"
 
@@ -157,26 +162,28 @@ def test_loaded_drivers_use_the_limit_of_their_lane():
         return _road(geometry=[{"x": first, "y": y}, {"x": last, "y": y}], speed_limit=limit)
 
     roads = [lane(0, 20, 1.0, 7.0), lane(20, 50, 1.0, 12.0), lane(50, 0, 1.5, 30.0), lane(0, 50, 6.0, 40.0)]
-    limit = arrays_of(parse(_file(_object(), roads=roads), "a"), Casting())[0]["route"][0, :, 3]
+    limit = build_scene_arrays(parse_scene(_file(_object(), roads=roads), "a"), SlotSettings())[0]["route"][
+        0, :, 3
+    ]
     assert limit[:50].tolist() == [7.0] * 50 and limit[60:].tolist() == [12.0] * 68
 
 
 def test_the_position_of_a_light_ignores_padding():
     light = {"state": ["stop"] * 91, "x": [-10000.0] + [7.0] * 90, "y": [-10000.0] + [1.0] * 90}
-    scene = parse(_file(_object(), roads=[_road(id=31)], tl_states={"31": light}), "a")
+    scene = parse_scene(_file(_object(), roads=[_road(id=31)], tl_states={"31": light}), "a")
     np.testing.assert_array_equal(scene.lights[0].point, [7.0, 1.0])
 
 
 def test_tracks_count_among_all_objects_of_the_file():
     tracks = {"sdc_track_index": 2, "tracks_to_predict": [{"track_index": 1}, {"track_index": 0}]}
-    scene = parse(_file(_object(type="other"), _object(), _object(), metadata=tracks), "a")
+    scene = parse_scene(_file(_object(type="other"), _object(), _object(), metadata=tracks), "a")
     assert scene.sdc == 1 and scene.predict == (0,)
 
 
 def test_lights_keep_their_stop_position():
     light = {"state": ["unknown", "stop"] + ["go"] * 89, "x": [0.0] + [7.0] * 90, "y": [0.0] + [1.0] * 90}
-    scene = parse(_file(_object(), roads=[_road(id=31)], tl_states={"31": light}), "a")
-    arrays, _ = arrays_of(scene, Casting())
+    scene = parse_scene(_file(_object(), roads=[_road(id=31)], tl_states={"31": light}), "a")
+    arrays, _ = build_scene_arrays(scene, SlotSettings())
     assert arrays["gate_light"][0].tolist() == [0]
     np.testing.assert_allclose(arrays["gate_arc"][0], [7.0])
     assert arrays["light"][:3, 0].tolist() == [0, 1, 3] and arrays["light_lane"].tolist() == [0]
@@ -187,8 +194,8 @@ def test_lights_keep_their_stop_position():
 def test_lights_of_other_lanes_make_no_gates(lane):
     light = {"state": ["stop"] * 91, "x": [7.0] * 91, "y": [1.0] * 91}
     points = [{"x": x, "y": y} for x, y in lane]
-    scene = parse(_file(_object(), roads=[_road(id=31, geometry=points)], tl_states={"31": light}), "a")
-    assert arrays_of(scene, Casting())[0]["gate_light"][0].tolist() == [-1]
+    scene = parse_scene(_file(_object(), roads=[_road(id=31, geometry=points)], tl_states={"31": light}), "a")
+    assert build_scene_arrays(scene, SlotSettings())[0]["gate_light"][0].tolist() == [-1]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +204,7 @@ def test_lights_of_other_lanes_make_no_gates(lane):
 )
 def test_stop_signs_right_of_a_recorded_route_make_gates(x, y, gates):
     sign = _road("stop_sign", geometry=[{"x": x, "y": y}])
-    arrays, _ = arrays_of(parse(_file(_object(), roads=[_road(), sign]), "a"), Casting())
+    arrays, _ = build_scene_arrays(parse_scene(_file(_object(), roads=[_road(), sign]), "a"), SlotSettings())
     found = arrays["gate_arc"][0][arrays["gate_stop"][0]]
     np.testing.assert_allclose(found, gates)
     assert (arrays["gate_junction"] == -1).all() and (arrays["gate_light"] == -1).all()
@@ -249,7 +256,7 @@ FAULTS = {
 @pytest.mark.parametrize("line", FAULTS)
 def test_a_fault_names_its_field(line):
     with pytest.raises(ValueError) as caught:
-        parse(_changed(FAULTS[line]), "a")
+        parse_scene(_changed(FAULTS[line]), "a")
     assert str(caught.value) == line
 
 
@@ -270,7 +277,7 @@ def test_a_fault_names_its_field(line):
 def test_files_that_are_not_scenes_raise_a_one_line_error(text, line, tmp_path):
     (tmp_path / "a.json").write_bytes(text)
     with pytest.raises(ValueError) as caught:
-        read(tmp_path / "a.json")
+        read_scene_file(tmp_path / "a.json")
     assert str(caught.value) == f"env.scenes: {line}"
 
 
@@ -306,7 +313,7 @@ def _mutated(rng: random.Random, whole: dict, places: list[tuple]) -> bytes:
 
 
 def test_broken_files_get_one_line_each_and_nothing_is_written(tmp_path):
-    whole = content(generated("crossing")[0])
+    whole = scene_to_json(generated("crossing")[0])
     for one in whole["objects"]:
         for key in ("position", "heading", "velocity", "valid"):
             one[key] = one[key][:6]
@@ -320,12 +327,12 @@ def test_broken_files_get_one_line_each_and_nothing_is_written(tmp_path):
     while refused < BROKEN:
         path.write_bytes(_mutated(rng, whole, places))
         try:
-            arrays_of(read(path), Casting())
+            build_scene_arrays(read_scene_file(path), SlotSettings())
         except ValueError as error:
             line = str(error)
             assert line.startswith("env.scenes: broken.json: ") and "\n" not in line and len(line) < 300
             refused += 1
             if refused % 50 == 0:
                 with pytest.raises(ValueError, match=r"env.scenes: broken.json: "):
-                    scenes(chosen, progress=False)
+                    load_scenes(chosen, progress=False)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["broken.json"]

@@ -9,13 +9,13 @@ import pytest
 from drive_generated import scenes as generated
 
 from jaxmarl_echelon.envs.drive.bank import scene_at
-from jaxmarl_echelon.envs.drive.make import make, out_of_reach
+from jaxmarl_echelon.envs.drive.make import describe_unreachable_goals, make
 from jaxmarl_echelon.envs.drive.rewards import make_reward
 from jaxmarl_echelon.envs.drive.scenes import __main__ as command
 from jaxmarl_echelon.envs.drive.scenes import library, scene_jobs
-from jaxmarl_echelon.envs.drive.scenes.files.export import write
+from jaxmarl_echelon.envs.drive.scenes.files.export import write_scene
 from jaxmarl_echelon.envs.drive.scenes.generated.sanity import SCENES
-from jaxmarl_echelon.envs.drive.scenes.library import interleaved, scenes
+from jaxmarl_echelon.envs.drive.scenes.library import interleave_kinds, load_scenes
 from jaxmarl_echelon.envs.drive.scenes.settings import SceneSettings
 
 SMALL = {"maps": 2, "eval_maps": 1, "kinds": {"straight": 1.0, "curve": 1.0}}
@@ -32,14 +32,14 @@ def _same(one, other):
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cache")
-    return scenes(SceneSettings(**SMALL, cache=str(folder))), folder
+    return load_scenes(SceneSettings(**SMALL, cache=str(folder))), folder
 
 
 def test_kinds_follow_their_weights_in_an_order_independent_of_the_count():
     weights = {"a": 2.0, "b": 1.0, "c": 0.0}
-    order = interleaved(weights, 30)
+    order = interleave_kinds(weights, 30)
     assert order.count("a") == 20 and order.count("b") == 10
-    assert interleaved(weights, 7) == order[:7]
+    assert interleave_kinds(weights, 7) == order[:7]
 
 
 def test_held_out_scenes_follow_training_scenes(small):
@@ -52,30 +52,30 @@ def test_held_out_scenes_follow_training_scenes(small):
 
 def test_more_maps_keep_existing_scenes(small):
     found, _ = small
-    more = scenes(SceneSettings(**{**SMALL, "maps": 3}, cache=None))
+    more = load_scenes(SceneSettings(**{**SMALL, "maps": 3}, cache=None))
     assert more.names == (*found.names[:2], "straight-0-2", found.names[2])
 
 
 def test_banks_are_cached_by_their_inputs(small, monkeypatch):
     found, folder = small
-    monkeypatch.setattr(scene_jobs, "build_generated", None)
-    assert _same(scenes(SceneSettings(**SMALL, cache=str(folder))).bank, found.bank)
+    monkeypatch.setattr(scene_jobs, "build_generated_scene", None)
+    assert _same(load_scenes(SceneSettings(**SMALL, cache=str(folder))).bank, found.bank)
     (kept,) = folder.iterdir()
     monkeypatch.undo()
     kept.write_bytes(kept.read_bytes()[:1000])
-    assert _same(scenes(SceneSettings(**SMALL, cache=str(folder))).bank, found.bank)
+    assert _same(load_scenes(SceneSettings(**SMALL, cache=str(folder))).bank, found.bank)
     with np.load(kept, allow_pickle=False) as stored:
         assert "recording" in stored.files
 
 
 def test_processes_do_not_change_the_bank(small):
     found, _ = small
-    assert _same(scenes(SceneSettings(**SMALL, cache=None), workers=2).bank, found.bank)
+    assert _same(load_scenes(SceneSettings(**SMALL, cache=None), workers=2).bank, found.bank)
 
 
 @pytest.fixture(scope="module")
 def by_hand():
-    return scenes(SceneSettings(scenes="sanity", cache=None))
+    return load_scenes(SceneSettings(scenes="sanity", cache=None))
 
 
 @pytest.mark.parametrize("name", SCENES)
@@ -89,7 +89,7 @@ def test_sanity_scenes_have_learners_that_are_not_at_their_goals(by_hand, name):
 
 def test_all_sanity_scenes_are_kinds_of_one_bank_and_evaluated_one_by_one(by_hand):
     assert by_hand.names == by_hand.kinds == tuple(SCENES) and by_hand.held_out == (0, len(SCENES))
-    alone = scenes(SceneSettings(scenes="sanity:turn", cache=None))
+    alone = load_scenes(SceneSettings(scenes="sanity:turn", cache=None))
     together = scene_at(by_hand.bank, by_hand.names.index("turn"))
     assert np.array_equal(scene_at(alone.bank, 0).recording, together.recording)
 
@@ -98,26 +98,26 @@ def test_all_sanity_scenes_are_kinds_of_one_bank_and_evaluated_one_by_one(by_han
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("scenes")
     for nth in range(9):
-        write(generated("curve")[nth % 3], path / f"{nth}.json")
+        write_scene(generated("curve")[nth % 3], path / f"{nth}.json")
     return path
 
 
 def test_every_eighth_file_is_held_out(folder):
-    found = scenes(SceneSettings(scenes=str(folder), cache=None))
+    found = load_scenes(SceneSettings(scenes=str(folder), cache=None))
     assert found.train == 8 and found.held_out == (8, 1)
     assert found.bank.recording.shape[2] == 64
     assert found.lines[0].startswith("scenes: 8 for training, 1 held out; learners per scene")
 
 
 def test_evaluation_scenes_can_have_their_own_folder(folder, tmp_path):
-    write(generated("tee")[0], tmp_path / "held.json")
-    found = scenes(SceneSettings(scenes=str(folder), eval_scenes=str(tmp_path), cache=None))
+    write_scene(generated("tee")[0], tmp_path / "held.json")
+    found = load_scenes(SceneSettings(scenes=str(folder), eval_scenes=str(tmp_path), cache=None))
     assert found.train == 9 and found.held_out == (9, 1) and found.kinds == ("curve", "tee")
 
 
 def test_loaded_scenes_equal_those_they_were_written_from(folder):
-    loaded = scenes(SceneSettings(scenes=str(folder), bodies=32, cache=None))
-    arrays, _ = scene_jobs.build(generated("curve")[0], SceneSettings().casting, 8192)
+    loaded = load_scenes(SceneSettings(scenes=str(folder), bodies=32, cache=None))
+    arrays, _ = scene_jobs.build_scene(generated("curve")[0], SceneSettings().casting, 8192)
     whole = library._together([(arrays, {})])[0]
     for name in ("recording", "recorded", "goal", "route", "learner", "driven", "size", "origin"):
         np.testing.assert_array_equal(getattr(loaded.bank, name)[0], whole[name][0], err_msg=name)
@@ -129,15 +129,15 @@ def test_bad_files_are_skipped_only_if_asked(folder, tmp_path):
     (tmp_path / "a.json").write_text("{")
     (tmp_path / "c.json").write_text(json.dumps({"objects": [], "roads": []}))
     with pytest.raises(ValueError, match=r"^env.scenes: a.json: not JSON \(line 1, column 2\)$"):
-        scenes(SceneSettings(scenes=str(tmp_path), cache=None))
-    found = scenes(SceneSettings(scenes=str(tmp_path), skip_bad=True, cache=None))
+        load_scenes(SceneSettings(scenes=str(tmp_path), cache=None))
+    found = load_scenes(SceneSettings(scenes=str(tmp_path), skip_bad=True, cache=None))
     assert found.train == 1 and sum("json" in line for line in found.lines) == 2
 
 
 def test_skipped_files_are_reported_apart_from_the_summary(folder, tmp_path):
     (tmp_path / "b.json").write_text((folder / "0.json").read_text())
     (tmp_path / "a.json").write_text("{")
-    found = scenes(SceneSettings(scenes=str(tmp_path), skip_bad=True, cache=None))
+    found = load_scenes(SceneSettings(scenes=str(tmp_path), skip_bad=True, cache=None))
     env = make(make_reward(), scenes=found)
     assert env.describe() == found.lines[:1] and env.left_out() == found.lines[1:]
     assert env.left_out()[-1].startswith("env.scenes: a.json: not JSON")
@@ -145,8 +145,8 @@ def test_skipped_files_are_reported_apart_from_the_summary(folder, tmp_path):
 
 def test_unreachable_goals_are_reported(by_hand):
     bank = by_hand.bank
-    assert out_of_reach(bank, 0, 200) == ()
-    (line,) = out_of_reach(bank, 0, 90)
+    assert describe_unreachable_goals(bank, 0, 200) == ()
+    (line,) = describe_unreachable_goals(bank, 0, 90)
     assert line.startswith("scenes: goals of 1 of 14 learners are out of reach in 90 steps: up to 150 m away")
 
 
@@ -176,23 +176,23 @@ def test_episode_length_affects_only_loaded_scenes(folder):
 )
 def test_invalid_scene_settings_raise_a_one_line_error(given, line):
     with pytest.raises(ValueError) as caught:
-        scenes(SceneSettings(**{"cache": None, **given}))
+        load_scenes(SceneSettings(**{"cache": None, **given}))
     assert line in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_folder_without_scenes_or_learners_is_an_error(folder, tmp_path):
     with pytest.raises(ValueError, match=rf"^env.scenes={tmp_path}: contains no .json file$"):
-        scenes(SceneSettings(scenes=str(tmp_path), cache=None))
+        load_scenes(SceneSettings(scenes=str(tmp_path), cache=None))
     whole = json.loads((folder / "0.json").read_text())
     for one in whole["objects"]:
         one["mark_as_expert"] = True
     (tmp_path / "a.json").write_text(json.dumps(whole))
     with pytest.raises(ValueError, match=r"no learner in any of 1 scenes \(control=vehicles\)"):
-        scenes(SceneSettings(scenes=str(tmp_path), cache=None))
+        load_scenes(SceneSettings(scenes=str(tmp_path), cache=None))
 
 
 def test_the_command_draws_and_summarises_a_folder(tmp_path, capsys):
-    write(generated("tee")[0], tmp_path / "one.json")
+    write_scene(generated("tee")[0], tmp_path / "one.json")
     command.main([str(tmp_path), "--out", str(tmp_path / "pictures")])
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("scenes: 1 for training") and "learners" in said[1]

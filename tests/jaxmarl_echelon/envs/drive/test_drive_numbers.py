@@ -16,14 +16,14 @@ from jaxmarl_echelon.envs.drive import conditioning, goals, rewards
 from jaxmarl_echelon.envs.drive.codes import LIGHTS
 from jaxmarl_echelon.envs.drive.commands import IDM, POLICY, REPLAY, Actions
 from jaxmarl_echelon.envs.drive.measures import realism, record, ride
-from jaxmarl_echelon.envs.drive.measures.record import Happening
+from jaxmarl_echelon.envs.drive.measures.record import StepOutcome
 from jaxmarl_echelon.envs.drive.observing import features
-from jaxmarl_echelon.envs.drive.observing.layout import View
+from jaxmarl_echelon.envs.drive.observing.layout import ObservationConfig
 from jaxmarl_echelon.envs.drive.scenes.raw_scene import Light, Road
-from jaxmarl_echelon.envs.drive.state import Condition
+from jaxmarl_echelon.envs.drive.state import RoadCondition
 from jaxmarl_echelon.envs.drive.traffic import signals
 from physics.bicycle import Motion
-from physics.segments import Lane, between
+from physics.segments import MatchedLane, segments_between
 
 
 def close(found, expected, **tolerance):
@@ -43,7 +43,7 @@ def test_actions_and_delegating_actions(kind):
     close(commands.second, [-1, 1, -1, 0, -1, 0, 1])
     assert (commands.mover == POLICY).all()
     for mover in (REPLAY, IDM):
-        assert (actions.read(actions.handed_over(mover, 3)).mover == mover).all()
+        assert (actions.read(actions.delegate_to(mover, 3)).mover == mover).all()
     idle = actions.read(actions.idle(2))
     close(idle.first, 0)
     close(idle.second, 0)
@@ -62,45 +62,55 @@ def one(*numbers) -> Motion:
     return Motion(*(jnp.array([x], jnp.float32) for x in numbers))
 
 
-def no_lane(**changes) -> Lane:
+def no_lane(**changes) -> MatchedLane:
     zero, no = jnp.zeros(1), jnp.zeros(1, bool)
-    return Lane(jnp.zeros(1, jnp.int32), no, no, zero, zero, zero)._replace(**changes)
+    return MatchedLane(jnp.zeros(1, jnp.int32), no, no, zero, zero, zero)._replace(**changes)
 
 
 def test_observations_match_reference_values():
     ego, size = one(10, 5, 0.5, 8), jnp.array([[4.5, 2.0]])
-    condition = Condition(jnp.zeros(1, bool), jnp.zeros(1, bool), no_lane())
+    condition = RoadCondition(jnp.zeros(1, bool), jnp.zeros(1, bool), no_lane())
     goal, no = jnp.array([[60.0, 20.0]]), jnp.zeros(1, bool)
-    compact = features.ego_compact(ego, goal, size, condition, no)
+    compact = features.compact_ego_features(ego, goal, size, condition, no)
     close(np.array([x[0] for x in compact[:5]]), [0.510705, -0.108075, 0.4, 0.45, 0.4])
-    puffer = features.ego_puffer(ego, goal, size, condition, no)
+    puffer = features.puffer_ego_features(ego, goal, size, condition, no)
     close(np.array([x[0] for x in puffer[:5]]), [0.255353, -0.054038, 0.08, 0.133333, 0.15])
     other = jax.tree.map(lambda x: x[None], one(20, 12, 2.0, 3))
     sizes, there = jnp.array([[[4.8, 1.9]]]), jnp.ones((1, 1), bool)
-    row = features.partners_compact(ego, other, sizes, jnp.zeros((1, 1)), there)
+    row = features.compact_partner_rows(ego, other, sizes, jnp.zeros((1, 1)), there)
     close(row[0, 0], [0.242636, 0.026976, 0.070737, 0.997495, 0.15, 0.48, 0.38, 0, 0])
-    row = features.partners_puffer(ego, other, sizes, there)
+    row = features.puffer_partner_rows(ego, other, sizes, there)
     close(row[0, 0], [0.242636, 0.026976, 0.126667, 0.16, 0.070737, 0.997495, 0.03])
-    lane = between(jnp.array([[[15.0, 5]]]), jnp.array([[[25.0, 9]]]))
+    lane = segments_between(jnp.array([[[15.0, 5]]]), jnp.array([[[25.0, 9]]]))
     close(
-        features.roads_compact(ego, lane, there)[0, 0],
+        features.compact_road_rows(ego, lane, there)[0, 0],
         [0.194694, -0.060782, 0.538516, 0.992869, -0.119209],
     )
-    close(features.roads_puffer(ego, lane, jnp.zeros((1, 1)), there)[0, 0, 2], 0.053852)
-    edge = between(jnp.array([[[8.0, 2]]]), jnp.array([[[8.0, 12]]]))
-    close(features.roads_compact(ego, edge, there)[0, 0], [-0.015926, 0.054280, 0.5, 0.479426, 0.877583])
+    close(features.puffer_road_rows(ego, lane, jnp.zeros((1, 1)), there)[0, 0, 2], 0.053852)
+    edge = segments_between(jnp.array([[[8.0, 2]]]), jnp.array([[[8.0, 12]]]))
+    close(features.compact_road_rows(ego, edge, there)[0, 0], [-0.015926, 0.054280, 0.5, 0.479426, 0.877583])
 
 
 def test_sizes_of_observations():
-    assert View().size == 400 and View(layout="puffer").size == 1848
-    assert View(jerk=True, time=True, types=True, condition=("goal",)).size == 400 + 3 + 1 + 2 + 1
+    assert ObservationConfig().size == 400 and ObservationConfig(layout="puffer").size == 1848
+    assert (
+        ObservationConfig(jerk=True, time=True, types=True, condition=("goal",)).size == 400 + 3 + 1 + 2 + 1
+    )
 
 
 def pay(name: str, *, angle=0.0, offset=0.0, speed=0.0, **weights) -> float:
     lane = no_lane(found=jnp.ones(1, bool), angle=jnp.array([angle]), offset=jnp.array([offset]))
     no, zero = jnp.zeros(1, bool), jnp.zeros(1)
-    situation = rewards.Situation(
-        no, no, Condition(no, no, lane), one(0, 0, 0, speed), ride.Jolt(*[zero] * 6), zero, zero, zero, no
+    situation = rewards.DriveRewardInputs(
+        no,
+        no,
+        RoadCondition(no, no, lane),
+        one(0, 0, 0, speed),
+        ride.RideDynamics(*[zero] * 6),
+        zero,
+        zero,
+        zero,
+        no,
     )
     chosen = rewards.make_reward({name: weights})
     return float(chosen(chosen.params(), situation, chosen.init())[0][name][0])
@@ -136,12 +146,14 @@ def test_lane_centre_reward(offset, cos, bias, expected):
 
 
 def test_conditioned_weights_are_scaled_and_applied():
-    close(conditioning.scaled("collision", jnp.float32(0.5)), -0.666667)
-    close(conditioning.scaled("reverse", jnp.float32(0.001)), -0.793103)
-    assert float(conditioning.scaled("collision", jnp.float32(4.0))) == 1.0
+    close(conditioning.scale_conditioned_weight("collision", jnp.float32(0.5)), -0.666667)
+    close(conditioning.scale_conditioned_weight("reverse", jnp.float32(0.001)), -0.793103)
+    assert float(conditioning.scale_conditioned_weight("collision", jnp.float32(4.0))) == 1.0
     weights = {"collision": {"weight": jnp.float32(-0.5)}}
-    drawn = conditioning.draw(jax.random.key(0), ("collision",), 5)
-    close(conditioning.applied(weights, drawn)["collision"]["weight"], -drawn["collision"])
+    drawn = conditioning.draw_conditioned_weights(jax.random.key(0), ("collision",), 5)
+    close(
+        conditioning.replace_conditioned_weights(weights, drawn)["collision"]["weight"], -drawn["collision"]
+    )
 
 
 def test_lights_apply_to_learners_approaching_their_line():
@@ -154,14 +166,14 @@ def test_lights_apply_to_learners_approaching_their_line():
     x = np.float32([line - 20, line - 20, line - 20, line + 5, line - 60, line - 2.0])
     y = np.float32([level, level, level + 3.5, level, level, level])
     heading = np.float32([0.2, np.pi, 0, 0, 0, 0])
-    found = jax.jit(signals.ahead)(bank, zero, zero, Motion(x, y, heading, x), jnp.full(6, 4.5))
+    found = jax.jit(signals.find_next_lights)(bank, zero, zero, Motion(x, y, heading, x), jnp.full(6, 4.5))
     np.testing.assert_array_equal(found.found, [True, False, False, False, False, True])
     close(found.gap, [17.75, 0, 0, 0, 0, -0.25], atol=1e-4)
     np.testing.assert_array_equal(found.red, found.found)
     before, after = (
         Motion(x[:1] * 0 + place, y[:1], heading[2:3], x[:1]) for place in (line - 2.5, line - 2.0)
     )
-    ran = jax.jit(signals.ran)
+    ran = jax.jit(signals.ran_red_light)
     for sample, moves, expected in ((0, (before, after), True), (until, (before, after), False)):
         assert bool(ran(bank, zero, np.int32(sample), *moves, np.full(1, 4.5, np.float32))[0]) is expected
     assert not bool(ran(bank, zero, np.int32(0), after, before, np.full(1, 4.5, np.float32))[0])
@@ -169,20 +181,20 @@ def test_lights_apply_to_learners_approaching_their_line():
 
 def test_comfort():
     speeds, headings = [5, 5.1, 5.22, 5.3, 5.3, 5.0], np.arange(6) * 0.01
-    riding, within = ride.begin(one(0, 0, 0, 5)), []
+    riding, within = ride.start_ride(one(0, 0, 0, 5)), []
     for speed, heading in zip(speeds[1:], headings[1:], strict=True):
-        jolt, riding = ride.feel(riding, one(0, 0, heading, speed))
-        within.append(bool(ride.comfortable(jolt)[0]))
+        jolt, riding = ride.differentiate_ride(riding, one(0, 0, heading, speed))
+        within.append(bool(ride.is_comfortable(jolt)[0]))
     assert within == [True, True, True, False, False]
 
 
 def averaged(kept, name: str) -> float:
     """A declared result, averaged over the learners of a record."""
-    declared = record.declared(("straight",), (), new_goals=False)
-    reported, one = record.reported(kept), results.find(declared, name)
+    declared = record.declare_drive_results(("straight",), (), new_goals=False)
+    reported, one = record.report_drive_results(kept), results.find_result(declared, name)
     values = {other.name: reported[other.entry] for other in declared if other.role}
     present = {"vehicle": jnp.ones(kept.first.shape, bool)}
-    return float(results.average(one, *results.sums(declared, values, present, name)))
+    return float(results.average_result(one, *results.average_terms(declared, values, present, name)))
 
 
 def test_measures_of_six_timelines():
@@ -195,12 +207,12 @@ def test_measures_of_six_timelines():
     for place, step in ((0, 30), (0, 80), (1, 40), (4, 25)):
         goal[step, place] = True
     alive, zero = np.ones(6, bool), jnp.zeros(6)
-    kept, before = record.begin(jnp.array(alive)), None
+    kept, before = record.start_learner_record(jnp.array(alive)), None
     lane = jax.tree.map(lambda x: jnp.broadcast_to(x, (6,)), no_lane())
     for step in range(1, 91):
-        now = Condition(jnp.array(hits[step]) & alive, jnp.array(outs[step]) & alive, lane)
+        now = RoadCondition(jnp.array(hits[step]) & alive, jnp.array(outs[step]) & alive, lane)
         before = before or now.replace(colliding=jnp.zeros(6, bool), offroad=jnp.zeros(6, bool))
-        happening = Happening(
+        happening = StepOutcome(
             acted=jnp.array(alive),
             reached=jnp.array(goal[step]),
             before=before,
@@ -212,9 +224,9 @@ def test_measures_of_six_timelines():
             recorded=jnp.ones(6, bool),
             step=jnp.int32(step),
         )
-        kept, before = record.advance(kept, happening), now
+        kept, before = record.update_learner_record(kept, happening), now
         alive[5] &= step < 15
-    found = {name: float(jnp.mean(x)) for name, x in record.reported(kept).items()}
+    found = {name: float(jnp.mean(x)) for name, x in record.report_drive_results(kept).items()}
     expected = {
         "score": 1 / 6, "completion": 1 / 2, "collision": 2 / 3, "offroad": 1 / 6, "dnf": 1 / 6,
         "infraction": 2 / 3, "collision_all": 2 / 3, "offroad_all": 1 / 3, "collision_steps": 4 / 3,
@@ -226,7 +238,7 @@ def test_measures_of_six_timelines():
 
 
 def test_distance_per_infraction_without_infractions_is_the_distance():
-    kept = record.begin(jnp.ones(3, bool)).replace(distance=jnp.array([10.0, 20.0, 30.0]))
+    kept = record.start_learner_record(jnp.ones(3, bool)).replace(distance=jnp.array([10.0, 20.0, 30.0]))
     assert averaged(kept, "distance_per_infraction") == 60.0
 
 
@@ -234,7 +246,7 @@ def test_a_new_goal_lies_ahead_on_the_road():
     bank = small_bank()
     # Lanes 0 and 1 of the straight road follow each other: 60 m and 140 m; lane 2 turns off at 60 m.
     arc, lane = jnp.array([20.0, 50.0]), jnp.array([0, 1])
-    walk = jax.jit(goals.walk)
+    walk = jax.jit(goals.walk_lane_graph)
     found = walk(jax.random.key(0), bank, jnp.int32(0), lane, arc, jnp.array([30.0, 300.0]))
     middle = np.asarray(bank.segment[0, 0, :2])
     close(found[0], middle + [50.0, 0.0], atol=1e-4)
@@ -251,7 +263,9 @@ def test_a_new_goal_lies_beyond_two_lanes():
     lanes = [Road("lane", 2, nth, np.array([[ends[nth], 0.0], [ends[nth + 1], 0.0]])) for nth in range(3)]
     bank = bank_of(replace(scene(FOLLOWING), roads=tuple(lanes)))
     start, ahead = jnp.array([20.0]), jnp.array([40.0])
-    found = jax.jit(goals.walk)(jax.random.key(0), bank, jnp.int32(0), jnp.array([0]), start, ahead)
+    found = jax.jit(goals.walk_lane_graph)(
+        jax.random.key(0), bank, jnp.int32(0), jnp.array([0]), start, ahead
+    )
     first_of_third = np.asarray(bank.segment[0][int(bank.lane_first[0][2])])[:2]
     close(found[0], first_of_third + [5.0, 0.0], atol=1e-4)
 
@@ -315,7 +329,7 @@ def test_meta_score():
 
 def test_kinematics_of_recordings():
     x, y = np.array([0, 1, 2.1, 3.3, 4.6, 6]), np.array([0, 0, 0.1, 0.3, 0.6, 1])
-    found = realism.kinematics(x, y, np.array([3.1, 3.13, -3.12, -3.08, -3.05, -3.03]))
+    found = realism.compute_kinematics(x, y, np.array([3.1, 3.13, -3.12, -3.08, -3.05, -3.03]))
     close(found["speed"][1:5], [10.511898, 11.597414, 12.747549, 13.946326])
     close(found["acceleration"][2:4], [11.178254, 11.744561])
     close(found["yaw_rate"][1:5], [0.315927, 0.365927, 0.35, 0.25])

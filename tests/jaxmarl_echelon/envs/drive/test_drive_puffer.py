@@ -10,16 +10,22 @@ from drive_runs import drive, programs
 from drive_scenes import FOLLOWING, MIXED, bank_of, scene
 
 from jaxmarl_echelon.envs.drive.bank import SceneBank
-from jaxmarl_echelon.envs.drive.make import CHUNK, share_at_a_time
-from jaxmarl_echelon.envs.drive.observing.layout import View
-from jaxmarl_echelon.envs.drive.observing.observe import Sight, _spiral, in_order, nearest, observe
+from jaxmarl_echelon.envs.drive.make import CHUNK, choose_chunk_share
+from jaxmarl_echelon.envs.drive.observing.layout import ObservationConfig
+from jaxmarl_echelon.envs.drive.observing.observe import (
+    VisibleBodies,
+    _spiral,
+    observe_learners,
+    select_bodies_by_slot,
+    select_nearest_bodies,
+)
 from jaxmarl_echelon.envs.drive.observing.spiral import spiral_order, spiral_rows, spiral_tables
-from jaxmarl_echelon.envs.drive.scenes.arrays import arrays_of, stack
-from jaxmarl_echelon.envs.drive.scenes.learners import Casting
+from jaxmarl_echelon.envs.drive.scenes.arrays import build_scene_arrays, stack_scenes
+from jaxmarl_echelon.envs.drive.scenes.learners import SlotSettings
 from jaxmarl_echelon.envs.drive.scenes.raw_scene import Road
 from jaxmarl_echelon.envs.drive.state import DriveState
 from physics.bicycle import Motion
-from physics.polylines import thin
+from physics.polylines import thin_polyline
 
 CELL, ROWS = 5.0, 200
 CODES = {"lane": 0.0, "road_line": 1.0, "road_edge": 2.0}
@@ -42,7 +48,7 @@ def original(roads, x: float, y: float, heading: float) -> np.ndarray:
     """Rows `[200, 7]` that the original engine writes for a body, segment by segment, cell by cell."""
     pieces = []
     for road in roads:
-        points = road.points[thin(road.points)].astype(np.float32)
+        points = road.points[thin_polyline(road.points)].astype(np.float32)
         if road.kind in CODES:
             pieces += [(*points[nth], *points[nth + 1], CODES[road.kind]) for nth in range(len(points) - 1)]
     corners = np.array(pieces)[:, :4].reshape(-1, 2)
@@ -86,7 +92,7 @@ def original(roads, x: float, y: float, heading: float) -> np.ndarray:
 
 def test_puffer_roads_equal_a_loop_like_the_original():
     given = replace(scene(), roads=town(100))
-    arrays = stack([arrays_of(given, Casting(4, 8))[0]])
+    arrays = stack_scenes([build_scene_arrays(given, SlotSettings(4, 8))[0]])
     segment, kind, low = arrays["whole"], arrays["whole_kind"], arrays["origin"][0]
     tables = spiral_tables(segment, kind, arrays["origin"], arrays["cells"], arrays["near_lanes"].shape[1:3])
     arrays |= {"kind": np.zeros(1, int), "spiral": tables, "spiral_row": spiral_rows(segment, kind)}
@@ -128,13 +134,13 @@ def test_the_spiral_begins_to_the_right_and_turns_to_the_left():
     assert [rank[place] for place in first] == list(range(11)) and len(np.unique(rank)) == 441
 
 
-def seen_by(count: int, agents: int, seed: int = 0) -> tuple[Sight, Motion]:
+def seen_by(count: int, agents: int, seed: int = 0) -> tuple[VisibleBodies, Motion]:
     """Bodies on a small grid, so that many are equally near, and the learners' motion."""
     rng = np.random.default_rng(seed)
     x, y = map(jnp.asarray, rng.integers(-4, 5, (2, count)).astype(np.float32))
     ghost = rng.random(agents) < 0.3
     shown = (rng.random(count) < 0.8) & ~np.append(ghost, np.zeros(count - agents, bool))
-    sight = Sight(0, x, y, jnp.asarray(shown), jnp.asarray(ghost), None)
+    sight = VisibleBodies(0, x, y, jnp.asarray(shown), jnp.asarray(ghost), None)
     return sight, Motion(x[:agents], y[:agents], jnp.zeros(agents), jnp.zeros(agents))
 
 
@@ -142,7 +148,7 @@ def seen_by(count: int, agents: int, seed: int = 0) -> tuple[Sight, Motion]:
 def test_selected_bodies_equal_those_of_a_loop(count, rows):
     sight, own = seen_by(count, 6)
     places = np.stack([sight.x, sight.y], axis=1)
-    for choose, far in ((nearest, True), (in_order, False)):
+    for choose, far in ((select_nearest_bodies, True), (select_bodies_by_slot, False)):
         index, there = map(np.asarray, choose(sight, own, jnp.arange(6), rows, 4.0))
         for me in range(6):
             away = ((places - places[me]) ** 2).sum(1)
@@ -164,8 +170,8 @@ def test_observations_do_not_depend_on_chunks(layout):
     bank = drive(layout=layout).bank
 
     def show(share):
-        view = View(layout=layout, share=share)
-        return jax.jit(jax.vmap(lambda state: observe(view, bank, state, 90)))(beginnings())
+        view = ObservationConfig(layout=layout, share=share)
+        return jax.jit(jax.vmap(lambda state: observe_learners(view, bank, state, 90)))(beginnings())
 
     shown = [show(share) for share in (None, 0.4)]
     np.testing.assert_allclose(shown[1], shown[0], atol=1e-6)
@@ -186,5 +192,5 @@ def test_road_conditions_do_not_depend_on_chunks():
 
 def test_empty_slots_and_long_rows_are_computed_in_chunks():
     full, sparse = bank_of(scene(MIXED)), bank_of(scene(FOLLOWING))
-    assert share_at_a_time(full, "compact") is None
-    assert share_at_a_time(full, "puffer") == share_at_a_time(sparse, "compact") == CHUNK
+    assert choose_chunk_share(full, "compact") is None
+    assert choose_chunk_share(full, "puffer") == choose_chunk_share(sparse, "compact") == CHUNK

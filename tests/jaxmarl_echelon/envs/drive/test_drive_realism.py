@@ -7,7 +7,13 @@ from drive_scenes import FOLLOWING, bank_of, scene
 
 from jaxmarl_echelon.envs.drive.bank import scene_at
 from jaxmarl_echelon.envs.drive.measures import realism
-from jaxmarl_echelon.envs.drive.measures.rollouts import FIRST, Comparison, Poses, features, of_scene
+from jaxmarl_echelon.envs.drive.measures.rollouts import (
+    FIRST,
+    DriveComparison,
+    Poses,
+    compute_realism_features,
+    score_scene,
+)
 
 SAMPLES = 91 - FIRST
 
@@ -38,7 +44,7 @@ def share(samples: int, bins: int, count: float = 0.1) -> float:
 
 
 def test_features_of_cars_that_follow_each_other(one):
-    found = features(one, Poses(*(x[0] for x in recording(one, 1))), np.array([0, 1]))
+    found = compute_realism_features(one, Poses(*(x[0] for x in recording(one, 1))), np.array([0, 1]))
     np.testing.assert_allclose(found["speed"][:, 1:-1], 3.0, atol=1e-4)
     np.testing.assert_allclose(found["acceleration"][:, 2:-2], 0.0, atol=1e-3)
     # Rounded boxes keep their distance along the lane; the lower edge is 4 m from the middle of the road.
@@ -50,7 +56,7 @@ def test_features_of_cars_that_follow_each_other(one):
 
 
 def test_the_recording_is_likely_among_rollouts_that_repeat_it(one):
-    found = of_scene(one, recording(one, 4))
+    found = score_scene(one, recording(one, 4))
     expected = {
         "speed": share(4 * (SAMPLES - 2), 10), "acceleration": share(4 * (SAMPLES - 4), 11),
         "yaw_rate": share(4 * (SAMPLES - 2), 11), "yaw_acceleration": share(4 * (SAMPLES - 4), 11),
@@ -65,7 +71,7 @@ def test_different_rollouts_lower_likelihood_and_increase_ade(one):
     played = recording(one, 4)
     played.pose[0, :, 1, 1] -= 3.0  # one follower drives over the edge, 3 m to the right
     played.pose[1, :, 1, 0] += 19.0  # and one in its leader
-    found = of_scene(one, played)
+    found = score_scene(one, played)
     # One body stays on the road in all rollouts, the other in three of four; contact is of both.
     assert found["offroad"] == pytest.approx(np.sqrt(share(4, 2, 0.001) * 3.001 / 4.002))
     assert found["collision"] == pytest.approx(3.001 / 4.002)
@@ -76,15 +82,17 @@ def test_different_rollouts_lower_likelihood_and_increase_ade(one):
 def test_absent_bodies_are_ignored(one):
     played = recording(one, 2)
     played.present[:, 40:, 1] = False
-    found = of_scene(one, played)
-    away = of_scene(one, Poses(np.where(played.present[..., None], played.pose, 1e4), played.present))
+    found = score_scene(one, played)
+    away = score_scene(one, Poses(np.where(played.present[..., None], played.pose, 1e4), played.present))
     assert away == pytest.approx(found) and found["ade"] == 0.0
-    assert found["speed"] < of_scene(one, recording(one, 2))["speed"], "fewer samples, the same pseudo-counts"
+    assert found["speed"] < score_scene(one, recording(one, 2))["speed"], (
+        "fewer samples, the same pseudo-counts"
+    )
 
 
 def test_bodies_to_be_predicted_are_evaluated_if_the_scene_names_them(one):
     named = one.replace(predict=np.arange(len(one.predict)) == 1)
-    assert of_scene(named, recording(one, 2))["bodies"] == 1
+    assert score_scene(named, recording(one, 2))["bodies"] == 1
 
 
 def test_bodies_that_replay_their_recording_are_not_scored_but_counted(following):
@@ -93,9 +101,9 @@ def test_bodies_that_replay_their_recording_are_not_scored_but_counted(following
     one = jax.tree.map(np.asarray, scene_at(bank, 0)).replace(predict=np.array([True, False, True, True]))
     played = recording(one, 2)
     played.pose[:, :, 0, 1] -= 3.0
-    found = of_scene(one, played)
+    found = score_scene(one, played)
     assert (found["bodies"], found["bodies_not_driven"]) == (1, 2) and found["ade"] == pytest.approx(3.0)
-    alone = of_scene(one.replace(predict=np.array([True, False, False, False])), played)
+    alone = score_scene(one.replace(predict=np.array([True, False, False, False])), played)
     assert alone == found | {"bodies_not_driven": 0}
 
 
@@ -106,14 +114,14 @@ def test_scenes_without_driven_predicted_bodies_are_not_scored(following):
     bank = bank.replace(predict=predict)
     pose = np.array(bank.recording[:, FIRST:, :, :3].swapaxes(0, 1))
     frames = [Poses(pose, np.asarray(bank.recorded[:, FIRST:].swapaxes(0, 1)))] * 2
-    found = Comparison(bank, (0, 2)).scores(frames)
+    found = DriveComparison(bank, (0, 2)).scores(frames)
     assert (found["scenes"], found["bodies"], found["bodies_not_driven"]) == (1.0, 1.0, 1.0)
-    assert found["meta"] > 0.9 and np.isnan(Comparison(bank, (0, 1)).scores(frames)["meta"])
+    assert found["meta"] > 0.9 and np.isnan(DriveComparison(bank, (0, 1)).scores(frames)["meta"])
 
 
 def test_scores_are_means_over_held_out_scenes(following):
     bank = bank_of(scene(), scene(FOLLOWING), scene(FOLLOWING))
-    comparison = Comparison(bank, (1, 2))
+    comparison = DriveComparison(bank, (1, 2))
     assert comparison.episodes == 2 and comparison.settings["init_step"] == FIRST
     assert comparison.settings["steps"] == SAMPLES - 1
     frames = []

@@ -25,7 +25,7 @@ def run(request):
     ]
     composed, choices = command_line.compose_config(words)
     assert "tuning drive/ppo_rnn_drive" in command_line.tuning_lines(composed, choices)[0]
-    return build.read(composed)
+    return build.build_run_config(composed)
 
 
 def test_the_original_batch_fits_one_gpu_and_its_program_traces(run):
@@ -37,7 +37,7 @@ def test_the_original_batch_fits_one_gpu_and_its_program_traces(run):
     state = jax.eval_shape(lambda key, world: program.init(key, world=world), jax.random.key(0), world)
     parameters = sum(math.prod(x.shape) for x in jax.tree.leaves(state.policies["vehicle"].params))
     assert parameters == PARAMETERS[algo.core.kind]
-    held = sum(memory.sizes(state, world).values())
+    held = sum(memory.array_bytes(state, world).values())
     rollout = run.num_envs * learners * algo.horizon * program.env.view.size * 4
     assert held + 2 * rollout < GPU
     after, report = jax.eval_shape(lambda state, world: program.update(state, world=world), state, world)

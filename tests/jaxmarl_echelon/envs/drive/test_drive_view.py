@@ -100,7 +100,7 @@ def test_a_page_draws_observations_at_their_positions(recorded, viewer, tmp_path
     viewer.replay(tmp_path / "replay.html", recorded, 0)
     page, recording = page_of(tmp_path / "replay.html")
     assert "{{" not in page and not re.search(r"https?://", page)
-    arrays = {name: pages.decode(coded) for name, coded in recording["arrays"].items()}
+    arrays = {name: pages.decode_array(coded) for name, coded in recording["arrays"].items()}
     block = recording["view"]["blocks"]["partners"]
     rows, fields = block["shape"]
     first = arrays["seen"][0, 0, block["start"] : block["start"] + rows * fields].reshape(rows, fields)[0]

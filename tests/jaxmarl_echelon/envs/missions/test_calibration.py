@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_echelon.envs.echelon.missions import calibration
-from jaxmarl_echelon.envs.echelon.missions.calibration import WINDOW, Condition
+from jaxmarl_echelon.envs.echelon.missions.calibration import WINDOW, AgentCondition
 
 DECISIONS = 120
 AGENTS = 400
@@ -19,10 +19,10 @@ def play(reported, alive, trouble, distance, inside, weight):
     acted = jnp.concatenate([jnp.ones_like(alive[:1]), alive[:-1]])
 
     def step(reports, now):
-        return calibration.advance(reports, Condition(*now), weight, reported.shape[0])
+        return calibration.score_due_reports(reports, AgentCondition(*now), weight, reported.shape[0])
 
     rows = (reported, acted, alive, trouble, distance, inside)
-    return jax.lax.scan(step, calibration.begin(reported.shape[1]), rows)[1]
+    return jax.lax.scan(step, calibration.empty_reports(reported.shape[1]), rows)[1]
 
 
 def episode(reported, alive=None, trouble=None, distance=None, inside=None, weight=calibration.WEIGHT):
@@ -40,7 +40,7 @@ def pad(x):
 
 
 def test_the_brier_score_of_an_example():
-    assert calibration.WEIGHT * calibration.score(0.8, 0.3) == pytest.approx(0.0375)
+    assert calibration.WEIGHT * calibration.brier_score(0.8, 0.3) == pytest.approx(0.0375)
     trouble = np.arange(30) >= WINDOW
     paid = episode(np.full(30, 0.8), trouble=trouble)
     np.testing.assert_allclose(paid[:WINDOW], 0.0)
@@ -57,7 +57,7 @@ def test_a_report_is_scored_after_exactly_twenty_decisions():
 
 def test_outcomes_of_reports_by_condition():
     flag = jnp.array([False, True])
-    dead, living = (calibration.outcome(jnp.bool_(x), flag[:, None], flag) for x in (False, True))
+    dead, living = (calibration.report_outcome(jnp.bool_(x), flag[:, None], flag) for x in (False, True))
     np.testing.assert_array_equal(dead, 0.0)
     np.testing.assert_allclose(living, [[0.5, 0.7], [0.3, 0.3]])
 
@@ -84,12 +84,12 @@ def test_trouble_counts_for_two_seconds_and_an_advance_over_the_window():
 def test_a_new_objective_does_not_count_as_an_advance():
     """Agents stand still while the objective changes from 50 voxels away to 10; then one goes a voxel on."""
     still = jnp.ones(2, bool)
-    reports, bonuses = calibration.begin(2), []
+    reports, bonuses = calibration.empty_reports(2), []
     for decision in range(2 * WINDOW):
         distance = jnp.full(2, 50.0 if decision < WINDOW else 10.0) - jnp.float32([0, decision >= 30])
-        now = Condition(jnp.full(2, 0.5), still, still, ~still, distance, ~still)
-        reports, bonus = calibration.advance(reports, now, jnp.float32(1.0), 1)
-        reports = calibration.aimed_anew(reports, jnp.full(2, -40.0 * (decision == WINDOW - 1)))
+        now = AgentCondition(jnp.full(2, 0.5), still, still, ~still, distance, ~still)
+        reports, bonus = calibration.score_due_reports(reports, now, jnp.float32(1.0), 1)
+        reports = calibration.shift_report_distances(reports, jnp.full(2, -40.0 * (decision == WINDOW - 1)))
         bonuses.append(np.asarray(bonus))
     waiting, advancing = np.asarray(bonuses)[WINDOW:].T
     np.testing.assert_allclose(waiting, 1.0)
@@ -112,7 +112,7 @@ def test_a_death_scores_every_pending_report_once(death):
 
 def test_the_bonus_fades_after_the_second_phase():
     progress = jnp.array([0.0, 0.25, 0.5, 0.625, 0.75, 1.0])
-    np.testing.assert_allclose(calibration.fade(progress), [1, 1, 1, 0.75, 0.5, 0])
+    np.testing.assert_allclose(calibration.calibration_fade(progress), [1, 1, 1, 0.75, 0.5, 0])
 
 
 def test_the_bonus_of_an_episode_is_at_most_the_weight():

@@ -8,20 +8,22 @@ from echelon_battles import make_mechs
 from mission_moments import CLASSES, SIZE, TEAMS, moment, nothing, order, placed, scenario
 
 from jaxmarl_echelon.envs.echelon.missions import weights
-from jaxmarl_echelon.envs.echelon.missions.measures.facts import News
+from jaxmarl_echelon.envs.echelon.missions.measures.facts import FactChanges
 from jaxmarl_echelon.envs.echelon.missions.pay import components
-from jaxmarl_echelon.envs.echelon.missions.pay.decision import of_orders
+from jaxmarl_echelon.envs.echelon.missions.pay.decision import read_order_terms
 from jaxmarl_echelon.envs.echelon.missions.types import COMPONENTS, VERBS
 from jaxmarl_echelon.envs.echelon.missions.verbs.registry import STANDARD, Registry
 
 LIMIT = 240.0
-QUIET = News(jnp.zeros(SIZE), jnp.zeros(SIZE), jnp.zeros(SIZE, bool), jnp.zeros(SIZE, bool), jnp.zeros(2))
+QUIET = FactChanges(
+    jnp.zeros(SIZE), jnp.zeros(SIZE), jnp.zeros(SIZE, bool), jnp.zeros(SIZE, bool), jnp.zeros(2)
+)
 
 
 @jax.jit
 def _compute(it):
     it = it._replace(now=it.now._replace(teams=TEAMS))
-    return components.compute(it), components.growth(it)
+    return components.compute_shaping(it), components.potential_growth(it)
 
 
 MIDDLING = (0.5, 0.5, 0.5, 0.5)
@@ -39,7 +41,7 @@ def judged(before=None, after=None, parameters=MIDDLING, news=None, potential=((
     before = placed() if before is None else before
     now = moment(before if after is None else after, told=told, **given)
     mine, _ = nothing()
-    it = components.Situation(
+    it = components.ShapingInputs(
         now=now._replace(teams=None),
         before=make_mechs(before, CLASSES, alive=fields.get("was_alive", [True] * SIZE)),
         news=QUIET._replace(**{name: jnp.asarray(value) for name, value in (news or {}).items()}),
@@ -48,7 +50,7 @@ def judged(before=None, after=None, parameters=MIDDLING, news=None, potential=((
         potential=jnp.float32(potential),
         over=jnp.bool_(fields.get("over", False)),
         stalled=jnp.int32(fields.get("stalled", (0, 0))),
-        orders=of_orders(told, jnp.float32(LIMIT)),
+        orders=read_order_terms(told, jnp.float32(LIMIT)),
         limit=jnp.float32(LIMIT),
         gamma=jnp.float32(fields.get("gamma", 1.0)),
     )
@@ -151,10 +153,10 @@ def test_mechs_dead_before_the_decision_receive_no_shaping():
 def test_weights_depend_on_verb_and_time_pressure():
     registry = Registry(STANDARD)
     given = weights.component_weights(
-        weights.shares(jnp.int32(0), jnp.float32(0.5)), jnp.asarray(weights.base_weights())
+        weights.family_shares(jnp.int32(0), jnp.float32(0.5)), jnp.asarray(weights.base_weights())
     )
     verbs = jnp.int32([VERBS.index("scout"), VERBS.index("assault")])
-    hurry = of_orders(order(parameters=((0, 0, 0, 0), (0, 0, 1, 0))), jnp.float32(LIMIT))
+    hurry = read_order_terms(order(parameters=((0, 0, 0, 0), (0, 0, 1, 0))), jnp.float32(LIMIT))
     found = components.weights_by_verb(given, jnp.asarray(registry.gates)[verbs], hurry)
     scout, assault = (dict(zip(COMPONENTS, row.tolist(), strict=True)) for row in found)
     assert (

@@ -10,7 +10,7 @@ from jaxmarl_echelon.envs.echelon.battle.unit_tables import AUTOCANNON
 from jaxmarl_echelon.envs.echelon.missions.measures import facts, squads
 from jaxmarl_echelon.envs.echelon.missions.types import CONFIRMATION
 
-advance = jax.jit(lambda now, mine, ours: facts.advance(now._replace(teams=TEAMS), mine, ours))
+advance = jax.jit(lambda now, mine, ours: facts.update_facts(now._replace(teams=TEAMS), mine, ours))
 
 
 def played(moments, start=None):
@@ -22,7 +22,7 @@ def played(moments, start=None):
 
 
 def covered(mine, teams=TEAMS):
-    words, _ = squads.unite(mine.visited, teams)
+    words, _ = squads.unite_bits(mine.visited, teams)
     return [int(np.unpackbits(np.asarray(row).view(np.uint8)).sum()) for row in words]
 
 
@@ -95,11 +95,11 @@ def test_a_first_track_is_shared_among_those_who_had_it_together():
 )
 def test_reach_of_sensors(distance, changes, seen):
     now = moment(placed(b0=(10.0, 20.0), r0=(10.0 + distance, 20.0)), sight=SEEN, **changes)
-    assert bool(facts.tracks(now, jnp.zeros((SIZE, SIZE), jnp.int8))[0, 2]) == seen
+    assert bool(facts.update_tracks(now, jnp.zeros((SIZE, SIZE), jnp.int8))[0, 2]) == seen
     scouts = np.zeros((SIZE, SIZE), bool)
     scouts[1, 2] = True  # scouts look half as far again
     far = moment(placed(b1=(10.0, 20.0), r0=(54.0, 20.0)), sight=scouts)
-    assert facts.tracks(far, jnp.zeros((SIZE, SIZE), jnp.int8))[1, 2]
+    assert facts.update_tracks(far, jnp.zeros((SIZE, SIZE), jnp.int8))[1, 2]
 
 
 def test_shooting_walls_suppresses_no_mech():

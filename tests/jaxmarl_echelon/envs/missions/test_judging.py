@@ -53,7 +53,7 @@ def test_red_s_capture_does_not_end_blue_s_order(game):
     mechs = gone.echelon.battle.mechs
     battle = gone.echelon.battle.replace(mechs=mechs.replace(alive=mechs.alive.at[:2].set(False)))
     _, time = game.step(gone.replace(echelon=gone.echelon.replace(battle=battle)))
-    assert time.over and results.ENDINGS[time.info["ending"]] == "complete"
+    assert time.over and results.MISSION_ENDINGS[time.info["ending"]] == "complete"
 
 
 def test_blue_s_capture_counts_the_remaining_time_as_not_held_by_red(game):

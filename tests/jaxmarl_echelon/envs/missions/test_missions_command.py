@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_echelon import command_line, train
-from jaxmarl_echelon.command_line import compose_config, parsed, plain
+from jaxmarl_echelon.command_line import compose_config, normalize_overrides, parse_override_value
 from jaxmarl_echelon.config_sources import Sources
 from jaxmarl_echelon.envs.echelon.missions.types import COMPONENTS
 from jaxmarl_echelon.training.config import build
@@ -21,7 +21,7 @@ RUN = ("env=echelon_missions_small", "env.maps=2", "env.terrain=urban", "curricu
 def chosen(tmp_path_factory):
     """The settings of a run whose terrains are kept, and a place in a wall of one of them."""
     settings = [*RUN, f"env.cache={tmp_path_factory.mktemp('terrains')}"]
-    bank = build.read(compose_config(settings)[0]).env.bank
+    bank = build.build_run_config(compose_config(settings)[0]).env.bank
     low = np.asarray(bank.voxels.solid)[:, 8:32, 8:32] & 1  # the lowest layer
     y, x = np.argwhere(low.any(0))[0] + 8
     return settings, f"env.objective=[{x}.5,{y}.5]"
@@ -43,9 +43,9 @@ def test_wrong_missions_are_one_line_and_write_nothing(monkeypatch, capsys, tmp_
     arguments = (wall if given == "wall" else given).split()
     monkeypatch.setattr(sys, "argv", ["train", *settings, *arguments])
     # What is not refused would train: it must not come so far.
-    monkeypatch.setattr(train, "execute", None)
+    monkeypatch.setattr(train, "execute_job", None)
     with pytest.raises(SystemExit) as ended:
-        command_line.guarded(train.main)
+        command_line.run_guarded(train.main)
     said = capsys.readouterr().err
     assert ended.value.code == 2 and said.startswith("error: ") and said.count("\n") == 1
     assert all(word in said for word in words), said
@@ -54,14 +54,17 @@ def test_wrong_missions_are_one_line_and_write_nothing(monkeypatch, capsys, tmp_
 
 @pytest.mark.parametrize("mission", ["scout", "mixed", "[assault,hold]", "{scout: 2, hold: 1}"])
 def test_the_mission_option_needs_no_group_prefix(mission):
-    short, full = (plain(["env=echelon_missions", f"{key}={mission}"]) for key in ("mission", "env.mission"))
+    short, full = (
+        normalize_overrides(["env=echelon_missions", f"{key}={mission}"])
+        for key in ("mission", "env.mission")
+    )
     assert short == full
-    assert compose_config(short)[0].env.mission == parsed(f"mission={mission}")
+    assert compose_config(short)[0].env.mission == parse_override_value(f"mission={mission}")
 
 
 def test_other_environments_reject_the_mission_option():
     with pytest.raises(command_line.UsageError, match=r"^env\.mission=scout: unknown key"):
-        compose_config(plain(["env=echelon", "mission=scout"]))
+        compose_config(normalize_overrides(["env=echelon", "mission=scout"]))
 
 
 def test_a_user_s_verb_is_one_file_and_a_yaml(monkeypatch, tmp_path, repository, chosen):
@@ -75,7 +78,7 @@ def test_a_user_s_verb_is_one_file_and_a_yaml(monkeypatch, tmp_path, repository,
     own |= {"verbs": ["hold", "scout", "my_verbs:RAID"]}
     (tmp_path / "env" / "raid.yaml").write_text(json.dumps(own))
     given = ["env=raid", "reward=echelon_missions", *chosen[0][1:]]
-    run = build.read(compose_config(given, Sources(folder=tmp_path))[0])
+    run = build.build_run_config(compose_config(given, Sources(folder=tmp_path))[0])
     params, env = run.env.default_params(), run.env
     assert env.registry.names == ("hold", "scout", "raid") and env.spec.tasks == env.registry.names
     np.testing.assert_array_equal(params.levers.mission, [0, 0, 1])

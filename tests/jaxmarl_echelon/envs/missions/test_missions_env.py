@@ -14,12 +14,12 @@ from mission_games import EAST, LIMIT, WEST, built
 from jaxmarl_echelon.config_sources import config_directory
 from jaxmarl_echelon.envs.check_env import check_env, random_actions
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import PRIMARY, TERTIARY
-from jaxmarl_echelon.envs.echelon.commands import STATUS
+from jaxmarl_echelon.envs.echelon.commands import STATUS_REPORT
 from jaxmarl_echelon.envs.echelon.missions import results
 from jaxmarl_echelon.envs.echelon.missions.env import DEAD_SEE
 from jaxmarl_echelon.envs.echelon.missions.measures.facts import CAPTURE
 from jaxmarl_echelon.envs.echelon.missions.pay.components import POTENTIALS
-from jaxmarl_echelon.envs.echelon.missions.pay.reward import make_reward
+from jaxmarl_echelon.envs.echelon.missions.pay.reward import make_mission_reward
 from jaxmarl_echelon.envs.echelon.missions.types import COMPONENTS, CONFIRMATION, NEVER, PAID, VERBS
 from jaxmarl_echelon.envs.echelon.missions.verbs.scout import SCOUT
 from jaxmarl_echelon.envs.echelon.observing.layout import SELF_FIELDS
@@ -199,7 +199,7 @@ def test_a_team_s_end_ends_the_episode_where_nothing_is_left_to_do(game, verb, a
     _, time = game.step(game.start(verb, against, hp=hp))
     assert bool(time.over) == (ending is not None)
     if ending:
-        assert results.ENDINGS[time.info["ending"]] == ending
+        assert results.MISSION_ENDINGS[time.info["ending"]] == ending
 
 
 def test_a_capture_completes_an_assault(game):
@@ -208,13 +208,13 @@ def test_a_capture_completes_an_assault(game):
     near, time = game.step(near)
     assert not time.over
     _, time = game.step(near)
-    assert time.over and results.ENDINGS[time.info["ending"]] == "complete"
+    assert time.over and results.MISSION_ENDINGS[time.info["ending"]] == "complete"
     assert time.info["captured"] == 1.0 and time.info["mission"] == pytest.approx(1.0)
 
 
 def only(name, params):
     """Parameters with a reward of one component alone."""
-    reward = make_reward({one: {"weight": float(one == name)} for one in PAID})
+    reward = make_mission_reward({one: {"weight": float(one == name)} for one in PAID})
     return params.replace(echelon=params.echelon.replace(reward=reward.params()))
 
 
@@ -258,7 +258,9 @@ def test_logged_components_equal_rewards_except_for_potentials(game):
 
 
 def test_status_reports_are_remembered(game):
-    said = {"blue": jnp.zeros((2, STATUS + 1)).at[0, STATUS].set(1.0).at[1, STATUS].set(-0.5)}
+    said = {
+        "blue": jnp.zeros((2, STATUS_REPORT + 1)).at[0, STATUS_REPORT].set(1.0).at[1, STATUS_REPORT].set(-0.5)
+    }
     state, _ = game.step(game.start(), said)
     assert state.report.status[:, -1].tolist() == pytest.approx([1.0, 0.25, 0.5, 0.5])
     assert state.report.pending.tolist() == [1] * 4
@@ -379,7 +381,7 @@ def test_configurations_build_and_take_overrides():
             "env.red=pack5",
         )
         with initialize_config_dir(str(config_directory()), version_base="1.3"):
-            return build.read(compose("config", ["env=echelon_missions", *small, *overrides]))
+            return build.build_run_config(compose("config", ["env=echelon_missions", *small, *overrides]))
 
     read_one = read("env.mission=scout", "reward.components.stealth.weight=0")
     env = read_one.env

@@ -19,7 +19,7 @@ def evidence(by_mech=(), by_team=(), alive=(True,) * SIZE, cover_target=1.0, **p
     mine = mine.replace(**{n: jnp.asarray(v, getattr(mine, n).dtype) for n, v in dict(by_mech).items()})
     ours = ours.replace(**{n: jnp.asarray(v, getattr(ours, n).dtype) for n, v in dict(by_team).items()})
     cells = jnp.uint32([0x000F, 1, 0, 0, 0])
-    return record.Evidence(
+    return record.RecordInputs(
         TEAMS, scenario(**problem), jnp.asarray(alive), mine, ours, cells, jnp.float32(cover_target)
     )
 
@@ -46,7 +46,7 @@ def test_records_are_computed_from_facts():
         by_team={"elapsed": [40, 40], "alone": [20, 0], "contested": [8, 8], "covered": [10, 0]},
         alive=[True, False, True, True],
     )
-    found = record.of_teams(told)
+    found = record.compute_team_records(told)
     expected = {
         "strength": [2, 2],
         "casualties": [1, 0],
@@ -71,18 +71,21 @@ def test_records_are_computed_from_facts():
 
 def test_a_running_record_holds_the_share_of_a_capture():
     told = evidence(by_team={"capture": [facts.CAPTURE // 2, 0], "captured": [False, True]})
-    running = record.running(record.of_teams(told), told.by_team)
-    assert record.of_teams(told).captured.tolist() == [0, 1] and running.captured.tolist() == [0.5, 1]
+    running = record.with_running_capture(record.compute_team_records(told), told.by_team)
+    assert record.compute_team_records(told).captured.tolist() == [0, 1] and running.captured.tolist() == [
+        0.5,
+        1,
+    ]
 
 
 def test_promptness_of_follow_ons():
     told = evidence(by_team={"transit": [10, NEVER], "reference": [5.0, 5.0]})
-    assert record.of_teams(told).speed.tolist() == pytest.approx([0.5, 0.0])
+    assert record.compute_team_records(told).speed.tolist() == pytest.approx([0.5, 0.0])
 
 
 def test_detections_and_coverage_without_a_mech_are_unions_over_the_others():
     told = evidence(by_mech={"visited": words(BITS), "confirmed": TRACKS})
-    rest = record.without(told, record.of_teams(told))
+    rest = record.compute_records_without(told, record.compute_team_records(told))
     assert rest.detected.tolist() == [1, 2, 0, 1]  # only the first had found the third mech
     np.testing.assert_allclose(rest.covered, [4 / 5, 3 / 5, 0, 1 / 5], rtol=1e-6)
 
@@ -107,7 +110,7 @@ def test_records_without_a_mech_are_those_of_a_squad_that_never_had_it(seed):
     team = {"elapsed": [40, 40], "alone": [20, 10], "contested": [8, 8], "engaged": [True, True]}
     alive = rng.random(SIZE) < 0.5
     told = evidence(mine, team, alive)
-    rest = record.without(told, record.of_teams(told))
+    rest = record.compute_records_without(told, record.compute_team_records(told))
     for mech in range(SIZE):
         gone = {name: np.array(value) for name, value in mine.items()}
         for name in ("visited", "dealt", "rear", "held", "shots", "hits"):
@@ -119,7 +122,7 @@ def test_records_without_a_mech_are_those_of_a_squad_that_never_had_it(seed):
         there = np.ones(SIZE, bool)
         there[mech] = False
         anew = evidence(gone, team, alive & there, present=there)
-        never = record.of_teams(anew)
+        never = record.compute_team_records(anew)
         side = mech // 2
         for name in ("strength", "casualties", "detected", "covered", "enfilade", "shots", "hits"):
             got, want = getattr(rest, name)[mech], getattr(never, name)[side]
@@ -131,13 +134,17 @@ def test_records_without_a_mech_are_those_of_a_squad_that_never_had_it(seed):
 
 def difference(told, went=(False, False), decision=100):
     went = jnp.array(went)
-    outcome = record.of_teams(told)
+    outcome = record.compute_team_records(told)
     verb = told.scenario.orders.verb
-    value = success.base(REGISTRY, verb, went, success.parts(REGISTRY, verb, outcome))
+    value = success.base_success(REGISTRY, verb, went, success.success_parts(REGISTRY, verb, outcome))
     latched = told.by_team.latched
-    whole = success.of_teams(REGISTRY, told.scenario.orders, value, latched, jnp.int32(decision), outcome)
+    whole = success.constrain_team_success(
+        REGISTRY, told.scenario.orders, value, latched, jnp.int32(decision), outcome
+    )
     orders = told.scenario.orders
-    return success.differences(REGISTRY, orders, went, told, outcome, whole, jnp.int32(decision)), whole
+    return success.difference_rewards(
+        REGISTRY, orders, went, told, outcome, whole, jnp.int32(decision)
+    ), whole
 
 
 @pytest.mark.parametrize(

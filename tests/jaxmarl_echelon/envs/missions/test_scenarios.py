@@ -8,11 +8,11 @@ from echelon_battles import flat_bank
 
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import CHASSIS, HEAVY, LIGHT, MEDIUM, SCOUT
 from jaxmarl_echelon.envs.echelon.missions.make import make
-from jaxmarl_echelon.envs.echelon.missions.pay.reward import make_reward
+from jaxmarl_echelon.envs.echelon.missions.pay.reward import make_mission_reward
 from jaxmarl_echelon.envs.echelon.missions.scenarios import forces, placement
-from jaxmarl_echelon.envs.echelon.missions.scenarios.deploy import deploy
-from jaxmarl_echelon.envs.echelon.missions.scenarios.draw import Limits, draw
-from jaxmarl_echelon.envs.echelon.missions.scenarios.ground import TERRAINS, biomes_of
+from jaxmarl_echelon.envs.echelon.missions.scenarios.deploy import deploy_mechs
+from jaxmarl_echelon.envs.echelon.missions.scenarios.draw import ScenarioLimits, draw_scenario
+from jaxmarl_echelon.envs.echelon.missions.scenarios.ground import TERRAINS, draw_biomes
 from jaxmarl_echelon.envs.echelon.missions.types import NEVER, VERBS
 from jaxmarl_echelon.envs.echelon.terrain.biomes import BIOMES
 
@@ -27,7 +27,8 @@ def bank():
 
 def built(bank, **given):
     return make(
-        **{"reward": make_reward(), "bank": bank, "pages": 0, "blue": "pack10", "red": ["pack10"] * 2} | given
+        **{"reward": make_mission_reward(), "bank": bank, "pages": 0, "blue": "pack10", "red": ["pack10"] * 2}
+        | given
     )
 
 
@@ -43,12 +44,14 @@ def sample(env):
     @jax.jit
     def drawn(params):
         def one(key):
-            limits = Limits(
+            limits = ScenarioLimits(
                 env.teams, env.bank.size, params.echelon.max_decisions, params.echelon.fire_probability
             )
-            found = draw(key, env.registry, env.ground, jnp.int32(0), params.levers, params.weights, limits)
+            found = draw_scenario(
+                key, env.registry, env.ground, jnp.int32(0), params.levers, params.weights, limits
+            )
             battle = env.battle_params(found.scenario, params)
-            return found, deploy(key, found, env.simulation, battle)
+            return found, deploy_mechs(key, found, env.simulation, battle)
 
         return jax.vmap(one)(jax.random.split(jax.random.key(0), MANY))
 
@@ -78,33 +81,40 @@ def test_places_are_clear_of_walls_and_cells_can_be_reached(env):
 
 def test_terrain_types_and_complexity_say_which_biomes_are_painted():
     assert sorted(name for names in TERRAINS.values() for name in names) == sorted(BIOMES)
-    whole = biomes_of(4, 7, ["urban", "forest"], (1.0, 1.0))
+    whole = draw_biomes(4, 7, ["urban", "forest"], (1.0, 1.0))
     kinds = ["urban", "forest"] * 2
     assert all(set(names) <= set(TERRAINS[kind]) for names, kind in zip(whole, kinds, strict=True))
-    bare = biomes_of(2, 7, ["urban"], (0.0, 0.0))
+    bare = draw_biomes(2, 7, ["urban"], (0.0, 0.0))
     assert all(names.count("barrens") == 3 and len(names) == 4 for names in bare)
-    assert biomes_of(4, 7, ["urban", "forest"], (0.0, 1.0)) == biomes_of(
+    assert draw_biomes(4, 7, ["urban", "forest"], (0.0, 1.0)) == draw_biomes(
         4, 7, ["urban", "forest"], (0.0, 1.0)
     )
 
 
 def test_forces_approximate_the_requested_strength():
-    assert forces.packs([HEAVY, *[MEDIUM] * 5, *[LIGHT] * 3, SCOUT]) == pytest.approx(0.96)
-    pattern = jnp.asarray(forces.patterns((MEDIUM,) * 12)[1])
+    assert forces.strength_in_packs([HEAVY, *[MEDIUM] * 5, *[LIGHT] * 3, SCOUT]) == pytest.approx(0.96)
+    pattern = jnp.asarray(forces.class_patterns((MEDIUM,) * 12)[1])
     for strength in (0.0, 0.3, 0.77, 1.0, 9.0):
-        force = forces.muster(pattern, jnp.float32(strength), jnp.int32(-1), 0)
-        assert abs(force.packs - min(strength, forces.packs(pattern))) <= 0.1 + 1e-6
-        assert force.packs == pytest.approx(forces.packs(pattern[: int(force.count)]))
-    assert forces.muster(pattern, jnp.float32(0.0), jnp.int32(-1), 1).count == 1
-    assert forces.muster(pattern, jnp.float32(0.0), jnp.int32(5), 1).count == 5
+        force = forces.muster_force(pattern, jnp.float32(strength), jnp.int32(-1), 0)
+        assert abs(force.packs - min(strength, forces.strength_in_packs(pattern))) <= 0.1 + 1e-6
+        assert force.packs == pytest.approx(forces.strength_in_packs(pattern[: int(force.count)]))
+    assert forces.muster_force(pattern, jnp.float32(0.0), jnp.int32(-1), 1).count == 1
+    assert forces.muster_force(pattern, jnp.float32(0.0), jnp.int32(5), 1).count == 5
 
 
 def test_the_class_that_an_order_needs_comes_first():
     pack = jnp.int32([HEAVY, MEDIUM, MEDIUM, LIGHT, SCOUT, LIGHT])
-    assert forces.led_by(pack, jnp.int32(SCOUT)).tolist() == [SCOUT, HEAVY, MEDIUM, MEDIUM, LIGHT, LIGHT]
-    assert forces.led_by(pack, jnp.int32(HEAVY)).tolist() == pack.tolist()
-    assert forces.led_by(pack, jnp.int32(-1)).tolist() == pack.tolist()
-    assert forces.led_by(pack[:4], jnp.int32(SCOUT)).tolist() == pack[:4].tolist()
+    assert forces.move_class_first(pack, jnp.int32(SCOUT)).tolist() == [
+        SCOUT,
+        HEAVY,
+        MEDIUM,
+        MEDIUM,
+        LIGHT,
+        LIGHT,
+    ]
+    assert forces.move_class_first(pack, jnp.int32(HEAVY)).tolist() == pack.tolist()
+    assert forces.move_class_first(pack, jnp.int32(-1)).tolist() == pack.tolist()
+    assert forces.move_class_first(pack[:4], jnp.int32(SCOUT)).tolist() == pack[:4].tolist()
 
 
 @pytest.mark.parametrize("difficulty", [[0.0, 0.4], [0.5, 1.0]])
@@ -158,14 +168,16 @@ def test_the_density_of_terrain_is_that_around_the_objective(env, bank, sample, 
 
 def test_formations_keep_their_shape():
     line, wedge, column, loose = (
-        np.asarray(placement.formation(jnp.int32(k), jnp.int32(5), 5)) for k in range(4)
+        np.asarray(placement.formation_offsets(jnp.int32(k), jnp.int32(5), 5)) for k in range(4)
     )
     assert line.tolist() == [[0, -2], [0, -1], [0, 0], [0, 1], [0, 2]]
     assert column[:, 0].tolist() == [2, 1, 0, -1, -2] and not column[:, 1].any()
     assert wedge.tolist() == [[0, 0], [-1, 1], [-1, -1], [-2, 2], [-2, -2]]
     apart = np.linalg.norm(loose[:, None] - loose, axis=-1)[~np.eye(5, dtype=bool)]
     assert apart.min() > 0.5
-    turned = placement.around(jnp.zeros(2), jnp.asarray(column), jnp.float32(2.0), jnp.float32(np.pi / 2))
+    turned = placement.place_formation(
+        jnp.zeros(2), jnp.asarray(column), jnp.float32(2.0), jnp.float32(np.pi / 2)
+    )
     np.testing.assert_allclose(turned[0], [0.0, 4.0], atol=1e-5)
 
 

@@ -22,17 +22,17 @@ STAGED = scenario(
 
 
 def test_the_order_changes_at_go_and_nothing_shows_it_before():
-    before, after = (staging.current(STAGED, jnp.int32(decision)) for decision in (19, 20))
+    before, after = (staging.present_orders(STAGED, jnp.int32(decision)) for decision in (19, 20))
     assert before.verb.tolist() == [STAGE, 1] and after.verb.tolist() == [SCOUT, 1]
     assert before.zone[0, :2].tolist() == [20.0, 20.0] and after.zone[0, :2].tolist() == list(NEXT)
-    later = staging.current(STAGED.replace(go=jnp.int32([60, NEVER])), jnp.int32(19))
+    later = staging.present_orders(STAGED.replace(go=jnp.int32([60, NEVER])), jnp.int32(19))
     assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), before, later))
 
 
 def ready(**mechs):
     bodies = make_mechs(mechs.pop("position", placed(b0=(20.0, 20.0), b1=(22.0, 20.0))), CLASSES, **mechs)
-    told = staging.current(STAGED, jnp.int32(0))
-    return staging.readiness(bodies, chassis_of(CLASSES), jnp.int32(CLASSES), told, TEAMS)
+    told = staging.present_orders(STAGED, jnp.int32(0))
+    return staging.measure_readiness(bodies, chassis_of(CLASSES), jnp.int32(CLASSES), told, TEAMS)
 
 
 def test_readiness_is_heat_body_and_weapons_in_place_and_formation():
@@ -53,11 +53,11 @@ def test_readiness_is_heat_body_and_weapons_in_place_and_formation():
 def advanced(decision, mine=None, ours=None, act=COVERAGE, position=None):
     first, second = nothing()
     bodies = make_mechs(placed() if position is None else position, CLASSES)
-    told = staging.current(STAGED, jnp.int32(decision - 1))
+    told = staging.present_orders(STAGED, jnp.int32(decision - 1))
     acts = jnp.int32([ACTS.index(act)] * 2)
     classes = jnp.int32(CLASSES)
     facts = mine or first, ours or second
-    return staging.advance(
+    return staging.update_stage(
         STAGED, told, jnp.int32(decision), acts, bodies, chassis_of(CLASSES), classes, *facts, TEAMS
     )
 
@@ -112,15 +112,17 @@ def test_a_squad_has_arrived_with_its_centre():
     there = placed(b0=(36.0, 20.0), b1=(40.0, 20.0))
     _, after = advanced(30, None, ours.replace(elapsed=jnp.int32([10, 30])), PLACE, there)
     assert after.transit[0] == 10
-    speed = staging.speed(after.replace(reference=jnp.float32([5.0, 5.0])))
+    speed = staging.follow_on_promptness(after.replace(reference=jnp.float32([5.0, 5.0])))
     assert speed.tolist() == pytest.approx([0.5, 0.0])
 
 
 def test_the_embedding_of_an_example():
     told = order(zones=((60.0, 110.0, 5.0), ZONE), verb=(5, 1), parameters=(0.1, 0.2, 0.3, 0.4))
     told = told.replace(complexity=jnp.float32([0.7, 0.0]))
-    seen = np.asarray(embedding.embed(told, jnp.asarray(placed(b0=(10.0, 10.0, 2.0))), len(VERBS), TEAMS))
-    assert seen.shape == (SIZE, 15) == (SIZE, len(embedding.fields(VERBS)))
+    seen = np.asarray(
+        embedding.embed_orders(told, jnp.asarray(placed(b0=(10.0, 10.0, 2.0))), len(VERBS), TEAMS)
+    )
+    assert seen.shape == (SIZE, 15) == (SIZE, len(embedding.embedding_fields(VERBS)))
     assert seen[0, :7].tolist() == [0, 0, 0, 0, 0, 1, 0]
     np.testing.assert_allclose(seen[0, 7:], [0.1, 0.2, 0.3, 0.4, 0.55910, 0.89443, 0.44721, 0.7], atol=1e-5)
     assert seen[2, 1] == 1 and (np.abs(seen) <= 1).all()
@@ -128,7 +130,7 @@ def test_the_embedding_of_an_example():
 
 def test_bearings_of_mechs_on_their_objective_and_far_away_are_sound():
     told = order(zones=((20.0, 20.0, 5.0), (900.0, 20.0, 5.0)))
-    seen = embedding.embed(told, jnp.asarray(placed(b0=(20.0, 20.0))), len(VERBS), TEAMS)
+    seen = embedding.embed_orders(told, jnp.asarray(placed(b0=(20.0, 20.0))), len(VERBS), TEAMS)
     sine, cosine = seen[:, -3], seen[:, -2]
     assert np.isfinite(seen).all() and np.allclose(sine**2 + cosine**2, 1.0)
     assert seen[2, -4] == 1.0

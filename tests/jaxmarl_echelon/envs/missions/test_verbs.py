@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 
 from jaxmarl_echelon.envs.echelon.missions.measures import success
-from jaxmarl_echelon.envs.echelon.missions.measures.outcome import Outcome
+from jaxmarl_echelon.envs.echelon.missions.measures.outcome import OutcomeRecord
 from jaxmarl_echelon.envs.echelon.missions.types import COMPONENTS, NEVER, VERBS
 from jaxmarl_echelon.envs.echelon.missions.verbs import levels
 from jaxmarl_echelon.envs.echelon.missions.verbs.registry import STANDARD, Registry, read_verbs
 from jaxmarl_echelon.envs.echelon.missions.verbs.verb import ACTS, DRIVES, Template, Verb
 
 REGISTRY = Registry(STANDARD)
-NOTHING = dict.fromkeys(Outcome._fields, 0.0) | {"strength": 10.0, "enemies": 8.0, "elapsed": 60.0}
+NOTHING = dict.fromkeys(OutcomeRecord._fields, 0.0) | {"strength": 10.0, "enemies": 8.0, "elapsed": 60.0}
 SHARES = ("covered", "captured", "watched", "protected", "engaged", "enfilade", "removed", "arrived", "ready")
 SHARES += ("form", "speed")
 # Per verb the facts by which success grows, and those by which it falls.
@@ -30,7 +30,7 @@ WORSE = {"assault": ["casualties"], "overwatch": ["exposure"], "flank": ["tracke
 
 def outcome(**facts):
     """An outcome in which nothing happened, but for these facts."""
-    return Outcome(**{name: jnp.float32(value) for name, value in (NOTHING | facts).items()})
+    return OutcomeRecord(**{name: jnp.float32(value) for name, value in (NOTHING | facts).items()})
 
 
 def judged(verb, **facts):
@@ -68,7 +68,7 @@ def test_corners_of_evaluators(verb, facts, expected):
 def drawn(seed, size):
     """Random outcomes `[size]`, consistent in what is part of what."""
     rng = np.random.default_rng(seed)
-    facts = {name: rng.uniform(0, 60, size) for name in Outcome._fields}
+    facts = {name: rng.uniform(0, 60, size) for name in OutcomeRecord._fields}
     facts |= {name: rng.uniform(0, 1, size) for name in SHARES}
     facts["engaged"] = np.round(facts["engaged"])
     facts["strength"], facts["enemies"] = rng.integers(0, 11, size), rng.integers(0, 21, size)
@@ -84,29 +84,29 @@ def drawn(seed, size):
     }
     for part, whole in parts.items():
         facts[part] = facts[whole] * rng.uniform(0, 1, size) / (2 if whole == "elapsed" else 1)
-    return {name: np.asarray(facts[name], np.float32) for name in Outcome._fields}
+    return {name: np.asarray(facts[name], np.float32) for name in OutcomeRecord._fields}
 
 
 def test_success_stays_between_0_and_1_and_moves_the_right_way():
     facts = drawn(0, 400)
-    before = np.asarray(REGISTRY.evaluate(Outcome(**facts)))
+    before = np.asarray(REGISTRY.evaluate(OutcomeRecord(**facts)))
     assert np.isfinite(before).all() and before.min() >= 0 and before.max() <= 1 + 1e-6
     for signs, direction in ((BETTER, 1), (WORSE, -1)):
         for verb, names in signs.items():
             for name in names:
                 more = facts[name] + (0.1 if name in SHARES and name != "engaged" else 1.0)
                 more = np.minimum(more, 1.0) if name in SHARES else more
-                after = np.asarray(REGISTRY.evaluate(Outcome(**{**facts, name: more})))
+                after = np.asarray(REGISTRY.evaluate(OutcomeRecord(**{**facts, name: more})))
                 change = direction * (after - before)[:, VERBS.index(verb)]
                 assert change.min() >= -1e-6 and change.max() > 1e-3, (verb, name)
 
 
 def test_success_depends_only_on_the_fields_of_its_formula():
     facts = drawn(1, 50)
-    before = np.asarray(REGISTRY.evaluate(Outcome(**facts)))
+    before = np.asarray(REGISTRY.evaluate(OutcomeRecord(**facts)))
     named = {verb: {*BETTER[verb], *WORSE.get(verb, ()), "strength", "enemies", "elapsed"} for verb in VERBS}
-    for name in Outcome._fields:
-        after = np.asarray(REGISTRY.evaluate(Outcome(**{**facts, name: facts[name] * 0.5})))
+    for name in OutcomeRecord._fields:
+        after = np.asarray(REGISTRY.evaluate(OutcomeRecord(**{**facts, name: facts[name] * 0.5})))
         for index, verb in enumerate(VERBS):
             if name not in named[verb]:
                 assert (after[:, index] == before[:, index]).all(), (verb, name)
@@ -116,7 +116,7 @@ def constrained(verb="assault", value=0.8, casualties=2.0, appetite=0.3, taken=4
     numbers = [jnp.float32([x]) for x in (appetite, budget, taken)]
     index = jnp.int32([VERBS.index(verb)])
     facts = outcome(casualties=casualties)
-    return float(success.constrained(REGISTRY, jnp.float32([value]), index, *numbers, facts)[0])
+    return float(success.apply_constraints(REGISTRY, jnp.float32([value]), index, *numbers, facts)[0])
 
 
 def test_constraints_of_the_order_cost_success():
@@ -129,7 +129,7 @@ def test_constraints_of_the_order_cost_success():
 
 
 def test_the_terminal_reward_is_symmetric():
-    assert success.terminal(jnp.float32([0.0, 0.5, 1.0])).tolist() == [-1.0, 0.0, 1.0]
+    assert success.terminal_reward(jnp.float32([0.0, 0.5, 1.0])).tolist() == [-1.0, 0.0, 1.0]
 
 
 def test_time_is_taken_until_done_or_to_the_end_by_the_order_s_nature():
@@ -142,20 +142,20 @@ def test_time_is_taken_until_done_or_to_the_end_by_the_order_s_nature():
 def test_a_follow_on_is_half_of_the_success_and_counts_from_go():
     verb = jnp.int32([[VERBS.index("stage"), VERBS.index("scout")]] * 2)
     facts = {"arrived": 1, "ready": 0.5, "form": 1, "covered": 1, "enemies": 0}
-    both = Outcome(*(jnp.full(2, field) for field in outcome(**facts)))
-    found = success.parts(REGISTRY, verb, both)
-    value = success.base(REGISTRY, verb, jnp.array([False, True]), found)
+    both = OutcomeRecord(*(jnp.full(2, field) for field in outcome(**facts)))
+    found = success.success_parts(REGISTRY, verb, both)
+    value = success.base_success(REGISTRY, verb, jnp.array([False, True]), found)
     assert value.tolist() == pytest.approx([0.2, 0.7])
-    done = success.completes(REGISTRY, verb, jnp.array([False, True]), found)
+    done = success.is_complete(REGISTRY, verb, jnp.array([False, True]), found)
     assert done.tolist() == [False, True]
 
 
 def test_missions_complete_at_their_threshold():
     def done(name, **facts):
         verb = jnp.int32([[VERBS.index(name)] * 2])
-        one = Outcome(*(field[None] for field in outcome(**facts)))
-        found = success.parts(REGISTRY, verb, one)
-        return bool(success.completes(REGISTRY, verb, jnp.array([False]), found)[0])
+        one = OutcomeRecord(*(field[None] for field in outcome(**facts)))
+        found = success.success_parts(REGISTRY, verb, one)
+        return bool(success.is_complete(REGISTRY, verb, jnp.array([False]), found)[0])
 
     assert done("assault", captured=1, casualties=10) and not done("assault", casualties=0)
     assert done("scout", covered=1, detected=8) and not done("scout", covered=1, detected=7)
@@ -202,12 +202,12 @@ def test_wrong_verbs_are_named_in_one_line(given, words):
 
 
 def test_orders_of_all_levels_resolve_to_squad_orders():
-    sizes = {name: level.size for name, level in levels.LEVELS.items()}
+    sizes = {name: level.size for name, level in levels.COMMAND_LEVELS.items()}
     assert sizes == {"unit": 1, "squad": 10, "platoon": 32, "company": 100}
     below = [*sizes.values()]
-    for (_, level), smaller in zip(list(levels.LEVELS.items())[1:], below, strict=False):
+    for (_, level), smaller in zip(list(levels.COMMAND_LEVELS.items())[1:], below, strict=False):
         assert level.size == level.parts * smaller + level.leaders
-    missions = levels.missions()
+    missions = levels.list_squad_orders()
     assert missions["assault"] == ("assault",) and "company_seize" in missions and "platoon_recon" in missions
     assert all(set(squads) <= set(VERBS) for squads in missions.values())
 

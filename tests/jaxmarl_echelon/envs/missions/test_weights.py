@@ -37,7 +37,7 @@ BASE = weights.base_weights()
 @jax.jit
 def every(schedule):
     """Shares at all of `PROGRESS`."""
-    return jax.vmap(lambda p: weights.shares(schedule, p))(PROGRESS)
+    return jax.vmap(lambda p: weights.family_shares(schedule, p))(PROGRESS)
 
 
 @jax.jit
@@ -55,10 +55,10 @@ def column(row, name):
 
 def test_schedules_and_shares_match_the_table():
     table = np.array(TABLE)
-    found = weights.schedules(jnp.asarray(table[:, 0], jnp.float32))
+    found = weights.schedule_levels(jnp.asarray(table[:, 0], jnp.float32))
     np.testing.assert_allclose(found, table[:, 1:4], atol=5e-5)
     np.testing.assert_allclose(found @ np.array(weights.TOTALS), RAW, atol=5e-5)
-    np.testing.assert_allclose(weights.normalised(found), table[:, 4:], atol=6e-4)
+    np.testing.assert_allclose(weights.normalise_shares(found), table[:, 4:], atol=6e-4)
 
 
 @pytest.mark.parametrize("schedule", range(len(weights.SCHEDULES)))
@@ -73,7 +73,7 @@ def test_the_floor_is_a_small_and_falling_share_of_the_last_phase():
     assert last[0] == pytest.approx(0.065, abs=5e-4) and last[-1] == pytest.approx(0.034, abs=5e-4)
     assert np.all(np.diff(last) < 0.0)
     np.testing.assert_allclose(at("objective")[PROGRESS >= 0.75], 0.0, atol=1e-6)
-    bare = weights.schedules(PROGRESS, floor=0.0)[:, 0]
+    bare = weights.schedule_levels(PROGRESS, floor=0.0)[:, 0]
     np.testing.assert_allclose(bare[PROGRESS > 0.7501], 0.0, atol=1e-6)
 
 
@@ -118,17 +118,17 @@ def test_the_gate_table_has_its_values():
 def test_the_weights_of_scouts():
     base = jnp.array([0.3, 0.2, 0.1, 0.1])  # survival, damage, heat, cohesion
     np.testing.assert_allclose(
-        weights.gated(base, jnp.array([1.0, 0.0, 1.0, 1.0])), [0.42, 0, 0.14, 0.14], atol=1e-6
+        weights.apply_gates(base, jnp.array([1.0, 0.0, 1.0, 1.0])), [0.42, 0, 0.14, 0.14], atol=1e-6
     )
 
 
 def test_weights_that_no_gate_lets_through_stay_zero():
-    np.testing.assert_array_equal(weights.gated(jnp.array([0.3, 0.2]), jnp.zeros(2)), [0.0, 0.0])
+    np.testing.assert_array_equal(weights.apply_gates(jnp.array([0.3, 0.2]), jnp.zeros(2)), [0.0, 0.0])
 
 
 @pytest.mark.parametrize("progress", [0.0, 0.125, 0.5, 0.625, 1.0])
 def test_gates_move_weight_within_shaping_only(progress):
-    found = weights.shares(0, jnp.float32(progress))
+    found = weights.family_shares(0, jnp.float32(progress))
     components = weights.component_weights(found, BASE)
     np.testing.assert_allclose(components[SHAPING].sum(), found[0], atol=1e-6)
     np.testing.assert_allclose(components[~SHAPING].sum(), found[1], atol=1e-6)
@@ -151,7 +151,7 @@ def test_base_weights_are_split_in_proportion():
     given |= {"zone_progress": 0.2, "heat_management": 0.05, "resource_preservation": 0.05}
     assert dict(zip(COMPONENTS, BASE.tolist(), strict=True)) == pytest.approx(given)
     double = weights.base_weights({name: 2.0 * weights.BASE[name] for name in weights.SHAPING})
-    found = weights.shares(0, jnp.float32(0.4))
+    found = weights.family_shares(0, jnp.float32(0.4))
     np.testing.assert_allclose(
         weights.component_weights(found, double), weights.component_weights(found, BASE), atol=1e-6
     )
@@ -159,25 +159,25 @@ def test_base_weights_are_split_in_proportion():
 
 
 def test_orders_set_penalties_and_spacing():
-    low = weights.orders(jnp.float32(0.0), jnp.float32(0.0), jnp.float32(0.0), 240)
-    high = weights.orders(jnp.float32(1.0), jnp.float32(1.0), jnp.float32(1.0), 240)
+    low = weights.compute_order_terms(jnp.float32(0.0), jnp.float32(0.0), jnp.float32(0.0), 240)
+    high = weights.compute_order_terms(jnp.float32(1.0), jnp.float32(1.0), jnp.float32(1.0), 240)
     # Squads that accept no losses are penalised most for a death; grouping draws a squad together.
     assert (low.death, high.death) == (-1.0, 0.0)
     assert (low.spacing, high.spacing) == (30.0, 6.0)
     assert (low.haste, high.haste) == (1.0, 2.0)
     assert low.dithering == 0.0 and high.dithering == pytest.approx(-0.1 / 240)
-    changed = np.asarray(weights.hurried(jnp.asarray(BASE), high)) / BASE
+    changed = np.asarray(weights.apply_time_pressure(jnp.asarray(BASE), high)) / BASE
     assert dict(zip(COMPONENTS, changed, strict=True)) == {
         name: 2.0 if name in ("zone_progress", "mission_progress") else 1.0 for name in COMPONENTS
     }
 
 
 def test_blending_shares_blends_every_weight():
-    before, after = weights.shares(0, jnp.float32(0.1)), weights.shares(0, jnp.float32(0.25))
+    before, after = weights.family_shares(0, jnp.float32(0.1)), weights.family_shares(0, jnp.float32(0.25))
     for count in (0, 50, 199, 200, 900):
         share = jnp.float32(count / 200)
-        mixed = weights.component_weights(weights.blended(before, after, share), BASE)
-        apart = weights.blended(*(weights.component_weights(x, BASE) for x in (before, after)), share)
+        mixed = weights.component_weights(weights.blend_weights(before, after, share), BASE)
+        apart = weights.blend_weights(*(weights.component_weights(x, BASE) for x in (before, after)), share)
         np.testing.assert_allclose(mixed, apart, atol=1e-6)
-    np.testing.assert_array_equal(weights.blended(before, after, 0.0), before)
-    np.testing.assert_array_equal(weights.blended(before, after, 1.5), after)
+    np.testing.assert_array_equal(weights.blend_weights(before, after, 0.0), before)
+    np.testing.assert_array_equal(weights.blend_weights(before, after, 1.5), after)

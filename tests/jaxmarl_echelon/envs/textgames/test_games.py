@@ -77,10 +77,10 @@ def test_checks_find_violations_of_the_turn_order(spoil, message):
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def played(env, first, other, games, key):
     """An evaluation of script `first` in alternating seats, `other` in the rest."""
-    scripts = [controllers.script(env.scripts[name]) for name in (first, other)]
-    seats = {ROLE: controllers.against(*scripts, env.spec.turns)}
+    scripts = [controllers.make_script_controller(env.scripts[name]) for name in (first, other)]
+    seats = {ROLE: controllers.play_one_seat_against(*scripts, env.spec.turns)}
     params = jax.tree.map(lambda x: jnp.broadcast_to(x, (games, *jnp.shape(x))), env.default_params())
-    return evaluation.play(env, seats, {}, key, params)
+    return evaluation.play_episodes(env, seats, {}, key, params)
 
 
 def shares(result):
@@ -260,10 +260,10 @@ def test_an_illegal_action_forfeits():
 
 def test_recorded_game_is_printed_move_by_move():
     env = GAMES["tictactoe"]
-    script = controllers.script(env.scripts["perfect"])
-    seats = {ROLE: controllers.against(script, script, 2)}
+    script = controllers.make_script_controller(env.scripts["perfect"])
+    seats = {ROLE: controllers.play_one_seat_against(script, script, 2)}
     params = jax.tree.map(lambda x: jnp.broadcast_to(x, (2,)), env.default_params())
-    play = jax.jit(lambda key: evaluation.play(env, seats, {}, key, params, env.viewer.snapshot))
+    play = jax.jit(lambda key: evaluation.play_episodes(env, seats, {}, key, params, env.viewer.snapshot))
     lines = env.viewer.text(jax.device_get(play(jax.random.key(0))), 1).splitlines()
     assert lines[:4] == ["evaluated: seat 1", "...", "...", "..."]
     assert lines[4].startswith("1. seat 0 plays [")

@@ -4,18 +4,23 @@ import numpy as np
 import pytest
 
 from jaxmarl_echelon.envs.textgames.games import connect4, nim, othello, simpletak, tictactoe
-from jaxmarl_echelon.envs.textgames.positions import endings, keeping, levels, values
+from jaxmarl_echelon.envs.textgames.positions import (
+    count_endings,
+    enumerate_levels,
+    optimal_moves,
+    optimal_values,
+)
 
 
 def sequences(rules, depth, start=None):
     """Sequences of 1..depth plies, and distinct positions at 0..depth."""
-    found = list(levels(rules, start, depth=depth))
+    found = list(enumerate_levels(rules, start, depth=depth))
     return [int(level.ways.sum()) for level in found[1:]], [len(level.over) for level in found]
 
 
 @pytest.fixture(scope="module")
 def tictactoe_levels():
-    return list(levels(tictactoe.TicTacToe()))
+    return list(enumerate_levels(tictactoe.TicTacToe()))
 
 
 def test_tictactoe_has_255168_games_5478_states_and_value_0(tictactoe_levels):
@@ -25,7 +30,7 @@ def test_tictactoe_has_255168_games_5478_states_and_value_0(tictactoe_levels):
     ends = np.concatenate([level.scores[level.over, 0] for level in found])
     assert len(ends) == 958
     assert [(ends == score).sum() for score in (1, -1, 0)] == [626, 316, 16]
-    assert values(found)[0] == [0]
+    assert optimal_values(found)[0] == [0]
 
 
 def random_moves(level):
@@ -33,7 +38,7 @@ def random_moves(level):
 
 
 def test_tictactoe_played_at_random_and_against_random_has_its_exact_results(tictactoe_levels):
-    ends = endings(tictactoe_levels, [random_moves(level)[:, :9] for level in tictactoe_levels])
+    ends = count_endings(tictactoe_levels, [random_moves(level)[:, :9] for level in tictactoe_levels])
     np.testing.assert_allclose(ends, [737 / 1260, 8 / 63, 121 / 420], rtol=1e-12)
     # Best replies to a random player: backwards, the maximum for one side and the mean for the other.
     for seat, wanted in ((0, 0.994791667), (1, 0.924867725)):
@@ -51,12 +56,12 @@ def test_tictactoe_played_at_random_and_against_random_has_its_exact_results(tic
 
 def test_tictactoe_perfect_moves_keep_every_value(tictactoe_levels):
     """The table of the script against values worked out by the rules."""
-    keeps = keeping(tictactoe_levels, values(tictactoe_levels))
+    keeps = optimal_moves(tictactoe_levels, optimal_values(tictactoe_levels))
     for level, keep in zip(tictactoe_levels, keeps, strict=True):
         codes = (np.asarray(level.state.cells) + 1) @ tictactoe.POWERS
-        np.testing.assert_array_equal(tictactoe.best_moves()[codes], keep)
+        np.testing.assert_array_equal(tictactoe.optimal_tictactoe_moves()[codes], keep)
     # All lines of play in which nobody errs are drawn.
-    won, drawn, lost = endings(tictactoe_levels, keeps)
+    won, drawn, lost = count_endings(tictactoe_levels, keeps)
     assert (won, lost) == (0, 0) and drawn > 0
 
 
@@ -69,28 +74,30 @@ def test_connect_four_has_the_published_positions_by_depth():
 def test_othello_has_the_published_sequences_by_depth_and_small_board_is_lost_by_8_stones():
     assert sequences(othello.Othello(8), 6)[0] == [4, 12, 56, 244, 1396, 8200]
     small = othello.Othello(4)
-    found = list(levels(small))
+    found = list(enumerate_levels(small))
     assert [int(level.ways.sum()) for level in found[1:8]] == [4, 12, 44, 128, 424, 1256, 3624]
-    worth = values(found, lambda s: (s.cells == 0).sum(1) - (s.cells == 1).sum(1))
+    worth = optimal_values(found, lambda s: (s.cells == 0).sum(1) - (s.cells == 1).sum(1))
     assert worth[0] == [-8]
 
 
 def test_nim_is_lost_exactly_where_the_xor_of_piles_is_0():
     rules = nim.Nim((3, 4, 5))
-    found = list(levels(rules))
-    for level, worth in zip(found, values(found), strict=True):
+    found = list(enumerate_levels(rules))
+    for level, worth in zip(found, optimal_values(found), strict=True):
         piles = np.asarray(level.state.piles)
         lost = np.bitwise_xor.reduce(piles, axis=1) == 0
         mover = np.where(level.turn == 0, worth, -worth)
         np.testing.assert_array_equal(mover, np.where(lost, -1, 1))
     winning = [
-        move for move, child in enumerate(found[0].child[0]) if child >= 0 and values(found)[1][child] > 0
+        move
+        for move, child in enumerate(found[0].child[0])
+        if child >= 0 and optimal_values(found)[1][child] > 0
     ]
     assert [rules.answer(move) for move in winning] == ["[02]"]
 
 
 def test_simpletak_on_3_by_3_cells_is_won_by_paths_across_it():
-    found = list(levels(simpletak.SimpleTak(3)))
+    found = list(enumerate_levels(simpletak.SimpleTak(3)))
     for level in found:
         cells = np.asarray(level.state.cells).reshape(-1, 3, 3)
         for seat in range(2):

@@ -8,17 +8,17 @@ import numpy as np
 
 from jaxmarl_echelon.envs.drive.codes import LIGHTS, TYPES
 from jaxmarl_echelon.envs.drive.scenes.files import extension
-from jaxmarl_echelon.envs.drive.scenes.raw_scene import HostScene, Light, Road
+from jaxmarl_echelon.envs.drive.scenes.raw_scene import Light, RawScene, Road
 
 INVALID = -10000.0
 
 
-def write(scene: HostScene, path: Path) -> None:
+def write_scene(scene: RawScene, path: Path) -> None:
     """Writes one scene."""
-    path.write_text(json.dumps(content(scene)), encoding="utf-8")
+    path.write_text(json.dumps(scene_to_json(scene)), encoding="utf-8")
 
 
-def content(scene: HostScene) -> dict[str, Any]:
+def scene_to_json(scene: RawScene) -> dict[str, Any]:
     """Converts a scene to JSON values."""
     return {
         "name": scene.name,
@@ -31,11 +31,11 @@ def content(scene: HostScene) -> dict[str, Any]:
             "objects_of_interest": [],
             "tracks_to_predict": [{"track_index": int(one), "difficulty": 0} for one in scene.predict],
         },
-        extension.KEY: extension.written(scene),
+        extension.KEY: extension.extension_to_json(scene),
     }
 
 
-def _object(scene: HostScene, body: int) -> dict[str, Any]:
+def _object(scene: RawScene, body: int) -> dict[str, Any]:
     valid = scene.valid[body]
     position = np.where(valid[:, None], scene.position[body], INVALID).tolist()
     velocity = np.where(valid[:, None], scene.velocity[body], INVALID).tolist()

@@ -8,16 +8,16 @@ import numpy as np
 FARTHEST = 1e7  # m from the file's origin
 
 
-def member(holder: Any, key: str, path: str) -> Any:
+def require_json_member(holder: Any, key: str, path: str) -> Any:
     """Returns `holder[key]`; the holder must be an object that has the key."""
     if not isinstance(holder, dict):
         raise ValueError(f"{path or 'the file'}: must be an object")
     if key not in holder:
-        raise ValueError(f"{joined(path, key)} is missing")
+        raise ValueError(f"{join_json_path(path, key)} is missing")
     return holder[key]
 
 
-def optional(holder: Any, key: str, path: str, default: Any) -> Any:
+def get_json_member(holder: Any, key: str, path: str, default: Any) -> Any:
     """Returns `holder[key]`, or the default where it is missing or null."""
     if not isinstance(holder, dict):
         raise ValueError(f"{path or 'the file'}: must be an object")
@@ -25,19 +25,19 @@ def optional(holder: Any, key: str, path: str, default: Any) -> Any:
     return default if value is None else value
 
 
-def joined(path: str, key: str) -> str:
+def join_json_path(path: str, key: str) -> str:
     """Returns the path of a member."""
     return f"{path}.{key}" if path else key
 
 
-def sequence(value: Any, path: str) -> list:
+def read_json_list(value: Any, path: str) -> list:
     """Checks that a value is a list."""
     if not isinstance(value, list):
         raise ValueError(f"{path}: must be a list")
     return value
 
 
-def number(value: Any, path: str, low: float = -np.inf, high: float = np.inf) -> float:
+def read_json_number(value: Any, path: str, low: float = -np.inf, high: float = np.inf) -> float:
     """Checks that a value is a finite number within bounds."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{path}: must be a number")
@@ -53,23 +53,23 @@ def _short(value: float) -> str:
     return "too large" if isinstance(value, int) and abs(value) > 1e300 else f"{value:g}"
 
 
-def whole(value: Any, path: str, low: int = -(2**53), high: int = 2**53) -> int:
+def read_json_whole(value: Any, path: str, low: int = -(2**53), high: int = 2**53) -> int:
     """Checks that a value is a whole number within bounds."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{path}: must be a whole number")
-    if number(value, path, low, high) != int(value):
+    if read_json_number(value, path, low, high) != int(value):
         raise ValueError(f"{path}: must be a whole number")
     return int(value)
 
 
-def flag(value: Any, path: str) -> bool:
+def read_json_flag(value: Any, path: str) -> bool:
     """Reads a boolean, or 0 or 1."""
     if isinstance(value, bool) or (isinstance(value, int | float) and value in (0, 1)):
         return bool(value)
     raise ValueError(f"{path}: must be true or false")
 
 
-def text(value: Any, path: str, allowed: Sequence[str] = ()) -> str:
+def read_json_text(value: Any, path: str, allowed: Sequence[str] = ()) -> str:
     """Checks that a value is a string, and one of `allowed` if that is not empty."""
     if not isinstance(value, str):
         raise ValueError(f"{path}: must be a string")
@@ -78,16 +78,16 @@ def text(value: Any, path: str, allowed: Sequence[str] = ()) -> str:
     return value
 
 
-def point(value: Any, path: str) -> tuple[float, float]:
+def read_json_point(value: Any, path: str) -> tuple[float, float]:
     """Reads x and y of an object."""
     if not isinstance(value, dict) or not all(_is_number(value.get(axis)) for axis in "xy"):
         raise ValueError(f"{path}: must have numbers x and y")
-    return tuple(number(value[axis], f"{path}.{axis}", -FARTHEST, FARTHEST) for axis in "xy")
+    return tuple(read_json_number(value[axis], f"{path}.{axis}", -FARTHEST, FARTHEST) for axis in "xy")
 
 
-def points(value: Any, path: str, least: int) -> np.ndarray:
+def read_json_points(value: Any, path: str, least: int) -> np.ndarray:
     """Reads a list of at least `least` points, `[P, 2]`."""
-    found = [point(one, f"{path}[{nth}]") for nth, one in enumerate(sequence(value, path))]
+    found = [read_json_point(one, f"{path}[{nth}]") for nth, one in enumerate(read_json_list(value, path))]
     if len(found) < least:
         raise ValueError(f"{path} has {len(found)} points, at least {least} are needed")
     return np.array(found)
@@ -97,12 +97,14 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def flags(value: Any, path: str) -> np.ndarray:
+def read_json_flags(value: Any, path: str) -> np.ndarray:
     """Reads a list of booleans, `[T]` bool."""
-    return np.array([flag(one, f"{path}[{nth}]") for nth, one in enumerate(sequence(value, path))], bool)
+    return np.array(
+        [read_json_flag(one, f"{path}[{nth}]") for nth, one in enumerate(read_json_list(value, path))], bool
+    )
 
 
-def where_valid(value: Any, path: str, valid: np.ndarray, axes: str) -> np.ndarray:
+def read_valid_samples(value: Any, path: str, valid: np.ndarray, axes: str) -> np.ndarray:
     """Reads the valid samples of a list, `[T, len(axes)]`, of plain numbers with `axes=""`; others are 0.
 
     Args:
@@ -117,8 +119,8 @@ def where_valid(value: Any, path: str, valid: np.ndarray, axes: str) -> np.ndarr
         if axes and not isinstance(one, dict):
             raise ValueError(f"{at}: must have numbers {' and '.join(axes)}")
         for column, axis in enumerate(axes or [""]):
-            entry, name = (member(one, axis, at), f"{at}.{axis}") if axis else (one, at)
+            entry, name = (require_json_member(one, axis, at), f"{at}.{axis}") if axis else (one, at)
             if isinstance(entry, float) and entry != entry:
                 raise ValueError(f"{name} is NaN though valid[{nth}] is true")
-            rows[nth, column] = number(entry, name, -FARTHEST, FARTHEST)
+            rows[nth, column] = read_json_number(entry, name, -FARTHEST, FARTHEST)
     return rows

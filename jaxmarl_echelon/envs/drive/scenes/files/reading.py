@@ -12,8 +12,12 @@ import numpy as np
 
 from jaxmarl_echelon.envs.drive.codes import LIGHTS, TYPES
 from jaxmarl_echelon.envs.drive.scenes.files import extension, fields
-from jaxmarl_echelon.envs.drive.scenes.files.fields import joined, member, optional
-from jaxmarl_echelon.envs.drive.scenes.raw_scene import ROADS, SAMPLES, STEP, HostScene, Light, Road
+from jaxmarl_echelon.envs.drive.scenes.files.fields import (
+    get_json_member,
+    join_json_path,
+    require_json_member,
+)
+from jaxmarl_echelon.envs.drive.scenes.raw_scene import ROADS, SAMPLES, STEP, Light, RawScene, Road
 
 SKIPPED_TYPES = "other", "unset"
 LARGEST = 512_000_000  # bytes of a file
@@ -25,19 +29,19 @@ _LARGEST_BODY = 50.0  # m
 _FASTEST = 1000.0  # m/s
 
 
-def read(path: Path) -> HostScene:
+def read_scene_file(path: Path) -> RawScene:
     """Reads one file.
 
     Raises:
       ValueError: one line with the file's name, the field and its fault.
     """
     try:
-        return parse(decode(path), path.stem)
+        return parse_scene(_decode_json(path), path.stem)
     except ValueError as error:
         raise ValueError(f"env.scenes: {path.name}: {error}") from None
 
 
-def decode(path: Path) -> Any:
+def _decode_json(path: Path) -> Any:
     """Parses the JSON of a file; raises a one-line ValueError."""
     try:
         if path.stat().st_size > LARGEST:
@@ -70,7 +74,7 @@ class _Object(NamedTuple):
     id: int
 
 
-def parse(content: Any, name: str) -> HostScene:
+def parse_scene(content: Any, name: str) -> RawScene:
     """Converts a parsed file to a scene.
 
     Args:
@@ -81,23 +85,23 @@ def parse(content: Any, name: str) -> HostScene:
       ValueError: one line that begins with the field.
     """
     notes: Counter[str] = Counter()
-    objects = fields.sequence(member(content, "objects", ""), "objects")
+    objects = fields.read_json_list(require_json_member(content, "objects", ""), "objects")
     found = [_object(one, nth, notes) for nth, one in enumerate(objects)]
     place = np.cumsum([one is not None for one in found]) - 1
     place = np.where([one is not None for one in found], place, -1)
     bodies = [one for one in found if one is not None]
-    roads = fields.sequence(member(content, "roads", ""), "roads")
+    roads = fields.read_json_list(require_json_member(content, "roads", ""), "roads")
     roads = [road for nth, one in enumerate(roads) if (road := _road(one, nth, notes)) is not None]
     _check_width(roads)
     if not bodies and not roads:
         raise ValueError("objects and roads are empty")
-    sdc, predict = _metadata(optional(content, "metadata", "", {}), place)
-    given = optional(content, "name", "", None) or optional(content, "scenario_id", "", name)
-    return extension.extended(
+    sdc, predict = _metadata(get_json_member(content, "metadata", "", {}), place)
+    given = get_json_member(content, "name", "", None) or get_json_member(content, "scenario_id", "", name)
+    return extension.add_extension(
         content,
         place,
-        HostScene(
-            name=fields.text(given, "name"),
+        RawScene(
+            name=fields.read_json_text(given, "name"),
             kind="loaded",
             position=_stacked([one.position for one in bodies], (0, SAMPLES, 2)),
             heading=_stacked([one.heading for one in bodies], (0, SAMPLES)),
@@ -112,7 +116,7 @@ def parse(content: Any, name: str) -> HostScene:
             roads=tuple(roads),
             sdc=sdc,
             predict=predict,
-            lights=_lights(optional(content, "tl_states", "", {})),
+            lights=_lights(get_json_member(content, "tl_states", "", {})),
             notes=tuple(sorted(notes.items())),
         ),
     )
@@ -125,22 +129,27 @@ def _stacked(rows: list, empty: tuple[int, ...]) -> np.ndarray:
 def _object(one: Any, nth: int, notes: Counter) -> _Object | None:
     """Reads an object; None if its type is skipped or it is never valid."""
     path = f"objects[{nth}]"
-    kind = fields.text(member(one, "type", path), joined(path, "type"), (*TYPES, *SKIPPED_TYPES))
+    kind = fields.read_json_text(
+        require_json_member(one, "type", path), join_json_path(path, "type"), (*TYPES, *SKIPPED_TYPES)
+    )
     if kind in SKIPPED_TYPES:
         notes[f"objects of type {kind}"] += 1
         return None
-    position = fields.sequence(member(one, "position", path), joined(path, "position"))
+    position = fields.read_json_list(
+        require_json_member(one, "position", path), join_json_path(path, "position")
+    )
     columns = {
-        key: fields.sequence(member(one, key, path), joined(path, key)) for key in ("heading", "valid")
+        key: fields.read_json_list(require_json_member(one, key, path), join_json_path(path, key))
+        for key in ("heading", "valid")
     }
-    if (velocity := optional(one, "velocity", path, None)) is not None:
-        columns["velocity"] = fields.sequence(velocity, joined(path, "velocity"))
+    if (velocity := get_json_member(one, "velocity", path, None)) is not None:
+        columns["velocity"] = fields.read_json_list(velocity, join_json_path(path, "velocity"))
     for key, values in columns.items():
         if len(values) != len(position):
             raise ValueError(f"{path}.{key} has {len(values)} entries, position has {len(position)}")
-    valid = fields.flags(columns["valid"], joined(path, "valid"))
-    at = fields.where_valid(position, joined(path, "position"), valid, "xy")
-    heading = fields.where_valid(columns["heading"], joined(path, "heading"), valid, "")[:, 0]
+    valid = fields.read_json_flags(columns["valid"], join_json_path(path, "valid"))
+    at = fields.read_valid_samples(position, join_json_path(path, "position"), valid, "xy")
+    heading = fields.read_valid_samples(columns["heading"], join_json_path(path, "heading"), valid, "")[:, 0]
     padded = valid & ((at == PADDING).all(1) | (heading == PADDING))
     if padded.any():
         notes["objects with padding at samples that are called valid"] += 1
@@ -150,9 +159,9 @@ def _object(one: Any, nth: int, notes: Counter) -> _Object | None:
             np.where(padded, 0.0, heading),
         )
     if velocity is None:
-        speed = differences(at, valid)
+        speed = difference_positions(at, valid)
     else:
-        speed = fields.where_valid(velocity, joined(path, "velocity"), valid, "xy")
+        speed = fields.read_valid_samples(velocity, join_json_path(path, "velocity"), valid, "xy")
     if (np.abs(speed) > _FASTEST).any():
         raise ValueError(f"{path}.velocity: faster than {_FASTEST:g} m/s")
     return _cast(one, path, nth, kind, notes, (at, _wrapped(heading), speed, valid))
@@ -161,11 +170,20 @@ def _object(one: Any, nth: int, notes: Counter) -> _Object | None:
 def _cast(one: dict, path: str, nth: int, kind: str, notes: Counter, recorded: tuple) -> _Object | None:
     """Reads the other fields of an object, and fits its recording to `SAMPLES` samples."""
     size = (
-        *(fields.number(member(one, key, path), joined(path, key), 0.01, _LARGEST_BODY) for key in _SIDES),
-        fields.number(optional(one, "height", path, 0.0), joined(path, "height"), 0.0, _LARGEST_BODY),
+        *(
+            fields.read_json_number(
+                require_json_member(one, key, path), join_json_path(path, key), 0.01, _LARGEST_BODY
+            )
+            for key in _SIDES
+        ),
+        fields.read_json_number(
+            get_json_member(one, "height", path, 0.0), join_json_path(path, "height"), 0.0, _LARGEST_BODY
+        ),
     )
-    expert = fields.flag(optional(one, "mark_as_expert", path, False), joined(path, "mark_as_expert"))
-    id_ = fields.whole(optional(one, "id", path, nth), joined(path, "id"))
+    expert = fields.read_json_flag(
+        get_json_member(one, "mark_as_expert", path, False), join_json_path(path, "mark_as_expert")
+    )
+    id_ = fields.read_json_whole(get_json_member(one, "id", path, nth), join_json_path(path, "id"))
     goal = _goal_given(one, path, notes)
     recorded_goal = goal is None or _is_last(goal, recorded[0], recorded[3])
     if recorded[3][SAMPLES:].any():
@@ -187,10 +205,10 @@ def _cast(one: dict, path: str, nth: int, kind: str, notes: Counter, recorded: t
 
 def _goal_given(one: dict, path: str, notes: Counter) -> np.ndarray | None:
     """Goal `[2]` of an object; None if it is missing or is the file's padding value."""
-    given = optional(one, "goalPosition", path, None)
+    given = get_json_member(one, "goalPosition", path, None)
     if given is None:
         return None
-    goal = np.array(fields.point(given, joined(path, "goalPosition")))
+    goal = np.array(fields.read_json_point(given, join_json_path(path, "goalPosition")))
     if (goal == PADDING).all():
         notes["goals at the file's padding"] += 1
         return None
@@ -215,7 +233,7 @@ def _wrapped(angle: np.ndarray) -> np.ndarray:
     return np.where((angle >= -np.pi) & (angle < np.pi), angle, (angle + np.pi) % (2 * np.pi) - np.pi)
 
 
-def differences(position: np.ndarray, valid: np.ndarray) -> np.ndarray:
+def difference_positions(position: np.ndarray, valid: np.ndarray) -> np.ndarray:
     """Velocities `[T, 2]` by differences over the valid neighbours of each valid sample; 0 without any."""
     before, after = np.arange(-1, len(valid) - 1), np.arange(1, len(valid) + 1)
     here = np.arange(len(valid))
@@ -227,22 +245,25 @@ def differences(position: np.ndarray, valid: np.ndarray) -> np.ndarray:
 
 def _road(one: Any, nth: int, notes: Counter) -> Road | None:
     path = f"roads[{nth}]"
-    kind = fields.text(member(one, "type", path), joined(path, "type"))
+    kind = fields.read_json_text(require_json_member(one, "type", path), join_json_path(path, "type"))
     if kind not in ROADS:
         notes[f"roads of unknown type {kind[:40]!r}"] += 1
         return None
-    at = joined(path, "geometry")
-    points, least = fields.points(member(one, "geometry", path), at, 0), _LEAST_POINTS.get(kind, 2)
+    at = join_json_path(path, "geometry")
+    points, least = (
+        fields.read_json_points(require_json_member(one, "geometry", path), at, 0),
+        _LEAST_POINTS.get(kind, 2),
+    )
     if len(points) < least:
         notes[f"roads of type {kind} with fewer than {least} points"] += 1
         return None
-    element = fields.whole(
-        optional(one, "map_element_id", path, -1), joined(path, "map_element_id"), -1, 1000
+    element = fields.read_json_whole(
+        get_json_member(one, "map_element_id", path, -1), join_json_path(path, "map_element_id"), -1, 1000
     )
-    id_ = fields.whole(optional(one, "id", path, nth), joined(path, "id"))
-    limit = optional(one, "speed_limit", path, None)
+    id_ = fields.read_json_whole(get_json_member(one, "id", path, nth), join_json_path(path, "id"))
+    limit = get_json_member(one, "speed_limit", path, None)
     if limit is not None:
-        limit = fields.number(limit, joined(path, "speed_limit"), 0.1, _FASTEST)
+        limit = fields.read_json_number(limit, join_json_path(path, "speed_limit"), 0.1, _FASTEST)
     return Road(kind, element, id_, points, limit)
 
 
@@ -261,13 +282,13 @@ def _metadata(given: Any, place: np.ndarray) -> tuple[int, tuple[int, ...]]:
     """Indices of the recording car and of the bodies to be predicted, among the scene's bodies."""
     last = len(place) - 1
     at = "metadata.sdc_track_index"
-    sdc = fields.whole(optional(given, "sdc_track_index", "metadata", -1), at, -1, last)
-    tracks = optional(given, "tracks_to_predict", "metadata", [])
+    sdc = fields.read_json_whole(get_json_member(given, "sdc_track_index", "metadata", -1), at, -1, last)
+    tracks = get_json_member(given, "tracks_to_predict", "metadata", [])
     found = []
-    for nth, track in enumerate(fields.sequence(tracks, "metadata.tracks_to_predict")):
+    for nth, track in enumerate(fields.read_json_list(tracks, "metadata.tracks_to_predict")):
         path = f"metadata.tracks_to_predict[{nth}]"
-        index = member(track, "track_index", path)
-        found.append(int(place[fields.whole(index, joined(path, "track_index"), 0, last)]))
+        index = require_json_member(track, "track_index", path)
+        found.append(int(place[fields.read_json_whole(index, join_json_path(path, "track_index"), 0, last)]))
     return int(place[sdc]) if sdc >= 0 else -1, tuple(one for one in found if one >= 0)
 
 
@@ -280,20 +301,23 @@ def _lights(given: Any) -> tuple[Light, ...]:
 def _light(lane: str, one: Any, path: str) -> Light:
     if not lane.lstrip("-").isdecimal() or len(lane) > 18:
         raise ValueError(f"{path}: must be named by a lane's id")
-    columns = {key: fields.sequence(member(one, key, path), joined(path, key)) for key in ("state", "x", "y")}
+    columns = {
+        key: fields.read_json_list(require_json_member(one, key, path), join_json_path(path, key))
+        for key in ("state", "x", "y")
+    }
     for key, values in columns.items():
         if len(values) != len(columns["state"]) or not values:
             raise ValueError(f"{path}.{key} has {len(values)} entries, state has {len(columns['state'])}")
     states = np.zeros(SAMPLES, int)
     for nth, state in enumerate(columns["state"]):
-        code = LIGHTS.index(fields.text(state, f"{path}.state[{nth}]", LIGHTS))
+        code = LIGHTS.index(fields.read_json_text(state, f"{path}.state[{nth}]", LIGHTS))
         if nth < SAMPLES:
             states[nth] = code
     known = np.flatnonzero(states)
     seen = [nth for nth in known if any(columns[axis][nth] != PADDING for axis in "xy")]
     at = int(seen[0]) if seen else int(known[0]) if len(known) else 0
     where = (
-        fields.number(columns[axis][at], f"{path}.{axis}[{at}]", -fields.FARTHEST, fields.FARTHEST)
+        fields.read_json_number(columns[axis][at], f"{path}.{axis}[{at}]", -fields.FARTHEST, fields.FARTHEST)
         for axis in "xy"
     )
     return Light(int(lane), states, np.array(tuple(where)))

@@ -6,12 +6,12 @@ import numpy as np
 
 from jaxmarl_echelon.envs.drive.codes import CYCLIST, PEDESTRIAN, VEHICLE
 from jaxmarl_echelon.envs.drive.scenes.generated import ways
-from jaxmarl_echelon.envs.drive.scenes.generated.network import FREEWAY, Lane, Network
-from jaxmarl_echelon.envs.drive.scenes.generated.shapes import unit, wrap
+from jaxmarl_echelon.envs.drive.scenes.generated.network import FREEWAY, NetworkLane, RoadNetwork
+from jaxmarl_echelon.envs.drive.scenes.generated.shapes import unit_vector, wrap_heading
 from jaxmarl_echelon.envs.drive.scenes.generated.ways import Way
 from jaxmarl_echelon.envs.drive.scenes.learners import boxes_meet
 from jaxmarl_echelon.envs.drive.scenes.raw_scene import SAMPLES, STEP
-from physics.polylines import distance, headings, interpolate
+from physics.polylines import interpolate_polyline, point_headings, segment_distance
 
 DURATION = (SAMPLES - 1) * STEP
 HEIGHTS = {VEHICLE: 1.6, PEDESTRIAN: 1.75, CYCLIST: 1.7}
@@ -49,7 +49,9 @@ class Body:
         return self.pose + np.append(self.velocity, 0.0) * time[:, None]
 
 
-def populate(rng: np.random.Generator, network: Network, room: int, segments: np.ndarray) -> list[Body]:
+def draw_bodies(
+    rng: np.random.Generator, network: RoadNetwork, room: int, segments: np.ndarray
+) -> list[Body]:
     """Draws at most `room` bodies: driving ones first, then parked cars and pedestrians.
 
     Args:
@@ -62,21 +64,21 @@ def populate(rng: np.random.Generator, network: Network, room: int, segments: np
     walkers = _walkers(rng, network)
     length = sum(lane.length for lane in network.lanes if not lane.inside)
     wanted = int(np.clip(length / rng.uniform(22, 40), 8, min(24, room - len(parked) - len(walkers))))
-    after = ways.following(network.lanes)
+    after = ways.find_successors(network.lanes)
     driven = []
     for _ in range(wanted):
         for _ in range(_TRIES):
             body = _driver(rng, network, after)
             if body is None or not all(_apart(body, other) for other in driven):
                 continue
-            if fits(body.way, body.size, segments):
+            if _fits_way(body.way, body.size, segments):
                 driven.append(body)
                 break
     standing = [body for body in parked + walkers if not _in_the_way(body, driven)]
     return driven + standing
 
 
-def _driver(rng: np.random.Generator, network: Network, after: list[np.ndarray]) -> Body | None:
+def _driver(rng: np.random.Generator, network: RoadNetwork, after: list[np.ndarray]) -> Body | None:
     """Draws a vehicle or cyclist at a random place on a lane; None if the place is unsuitable."""
     kind = int(rng.choice(3, p=_SHARES))
     if kind == _CYCLIST and network.element == FREEWAY:
@@ -87,7 +89,7 @@ def _driver(rng: np.random.Generator, network: Network, after: list[np.ndarray])
     lane = int(rng.choice(open_to, p=lengths / lengths.sum()))
     here = network.lanes[lane]
     start = rng.uniform(size[0] / 2 + 0.5, here.length - size[0] / 2 - 1.0)
-    at = interpolate(np.array(start), here.points)
+    at = interpolate_polyline(np.array(start), here.points)
     if any(np.hypot(at[0] - x, at[1] - y) < radius + size[0] for x, y, radius in network.junctions):
         return None
     fastest, eager = np.inf, rng.uniform(0.8, 1.05)
@@ -95,7 +97,7 @@ def _driver(rng: np.random.Generator, network: Network, after: list[np.ndarray])
         fastest = rng.uniform(4.0, 6.0)
         if not _outermost(network, lane):
             return None
-    lanes, points, until = ways.walk(rng, network, after, lane, start, here.limit * DURATION + 50.0)
+    lanes, points, until = ways.walk_lanes(rng, network, after, lane, start, here.limit * DURATION + 50.0)
     far = 0.75 * min(eager * here.limit, fastest) * DURATION
     if until[-1] < 20.0 or (until[-1] < far and rng.random() < 0.8):
         return None
@@ -118,16 +120,16 @@ def _size(rng: np.random.Generator, kind: int) -> np.ndarray:
     return np.array(low) + (np.array(high) - low) * np.clip(rng.random() + rng.uniform(-0.1, 0.1, 2), 0, 1)
 
 
-def fits(way: Way, size: np.ndarray, segments: np.ndarray) -> bool:
+def _fits_way(way: Way, size: np.ndarray, segments: np.ndarray) -> bool:
     """Returns whether a box meets no road edge along its way."""
     pose = np.concatenate([way.points, way.heading[:, None]], axis=1)[:: 2 if len(way.points) > 60 else 1]
-    return not meets_segments(pose, size + 0.1, segments).any()
+    return not boxes_meet_segments(pose, size + 0.1, segments).any()
 
 
-def meets_segments(pose: np.ndarray, size: np.ndarray, segments: np.ndarray) -> np.ndarray:
+def boxes_meet_segments(pose: np.ndarray, size: np.ndarray, segments: np.ndarray) -> np.ndarray:
     """Returns whether solid boxes at poses `[P, 3]` meet any of the segments `[M, 4]`, bool `[P]`."""
     reach = np.hypot(*size) / 2
-    close = distance(pose[:, None, :2], segments) <= reach
+    close = segment_distance(pose[:, None, :2], segments) <= reach
     nth, which = np.nonzero(close)
     c, s = np.cos(pose[nth, 2]), np.sin(pose[nth, 2])
     ends = segments[which].reshape(-1, 2, 2) - pose[nth, None, :2]
@@ -161,36 +163,36 @@ def _apart(body: Body, other: Body) -> bool:
     )
 
 
-def _outermost(network: Network, lane: int) -> bool:
+def _outermost(network: RoadNetwork, lane: int) -> bool:
     """Returns whether a lane has no other lane on its right."""
     here = network.lanes[lane]
-    middle = interpolate(np.array([here.length / 2]), here.points)[0]
-    heading = headings(here.points)[len(here.points) // 2]
-    return _room_at(network, middle + (here.width / 2 + 1.0) * unit(heading - np.pi / 2)) > 0
+    middle = interpolate_polyline(np.array([here.length / 2]), here.points)[0]
+    heading = point_headings(here.points)[len(here.points) // 2]
+    return _room_at(network, middle + (here.width / 2 + 1.0) * unit_vector(heading - np.pi / 2)) > 0
 
 
-def _room_at(network: Network, point: np.ndarray) -> float:
+def _room_at(network: RoadNetwork, point: np.ndarray) -> float:
     """Distance from a point to the border of the nearest lane, m; negative on a lane."""
 
-    def to(lane: Lane) -> float:
+    def to(lane: NetworkLane) -> float:
         segments = np.concatenate([lane.points[:-1], lane.points[1:]], axis=1)
-        return distance(point, segments).min() - lane.width / 2
+        return segment_distance(point, segments).min() - lane.width / 2
 
     return min(to(lane) for lane in network.lanes)
 
 
-def _parked(rng: np.random.Generator, network: Network) -> list[Body]:
+def _parked(rng: np.random.Generator, network: RoadNetwork) -> list[Body]:
     taken = rng.permutation(len(network.bays))[: network.parked]
     bodies = []
     for nth in taken:
         x, y, heading = network.bays[nth]
         turned = np.pi if rng.random() < 0.3 else 0.0
-        pose = np.array([x, y, wrap(heading + turned + rng.normal(0, 0.02))])
+        pose = np.array([x, y, wrap_heading(heading + turned + rng.normal(0, 0.02))])
         bodies.append(Body(VEHICLE, np.array([rng.uniform(4.2, 4.7), rng.uniform(1.75, 1.9)]), pose))
     return bodies
 
 
-def _walkers(rng: np.random.Generator, network: Network) -> list[Body]:
+def _walkers(rng: np.random.Generator, network: RoadNetwork) -> list[Body]:
     """Draws pedestrians on crosswalks and along roads."""
     bodies = []
     for corners in network.crosswalks:
@@ -198,7 +200,7 @@ def _walkers(rng: np.random.Generator, network: Network) -> list[Body]:
         if rng.random() < 0.6:
             a, b = (right, left) if rng.random() < 0.5 else (left, right)
             heading = float(np.arctan2(*(b - a)[::-1]))
-            start = a - rng.uniform(1.0, 5.0) * unit(heading)
+            start = a - rng.uniform(1.0, 5.0) * unit_vector(heading)
             bodies.append(_walker(rng, start, heading, rng.uniform(0.0, 3.0)))
     if network.element == FREEWAY:
         return bodies
@@ -209,16 +211,16 @@ def _walkers(rng: np.random.Generator, network: Network) -> list[Body]:
     return bodies
 
 
-def _beside(rng: np.random.Generator, network: Network) -> Body | None:
+def _beside(rng: np.random.Generator, network: RoadNetwork) -> Body | None:
     lane = network.lanes[int(rng.integers(len(network.lanes)))]
     if lane.inside or lane.length < 30:
         return None
     at = rng.uniform(0, lane.length - 20)
-    a, b = interpolate(np.array([at, at + 15.0]), lane.points)
+    a, b = interpolate_polyline(np.array([at, at + 15.0]), lane.points)
     heading = float(np.arctan2(*(b - a)[::-1]))
-    aside = (lane.width / 2 + rng.uniform(1.2, 2.5)) * unit(heading - np.pi / 2)
+    aside = (lane.width / 2 + rng.uniform(1.2, 2.5)) * unit_vector(heading - np.pi / 2)
     if rng.random() < 0.5:
-        a, heading = b, wrap(heading + np.pi)
+        a, heading = b, wrap_heading(heading + np.pi)
     body = _walker(rng, a + aside, heading, 0.0)
     path = body.walked()[::10, :2]
     return body if min(_room_at(network, point) for point in path) > 0.8 else None
@@ -226,8 +228,8 @@ def _beside(rng: np.random.Generator, network: Network) -> Body | None:
 
 def _walker(rng: np.random.Generator, start: np.ndarray, heading: float, delay: float) -> Body:
     size = rng.uniform(0.5, 0.8, 2)
-    pose = np.array([*start, wrap(heading)])
-    return Body(PEDESTRIAN, size, pose, velocity=rng.uniform(1.2, 1.6) * unit(heading), delay=delay)
+    pose = np.array([*start, wrap_heading(heading)])
+    return Body(PEDESTRIAN, size, pose, velocity=rng.uniform(1.2, 1.6) * unit_vector(heading), delay=delay)
 
 
 def _in_the_way(body: Body, driven: list[Body]) -> bool:

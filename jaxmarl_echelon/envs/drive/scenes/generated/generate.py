@@ -9,27 +9,27 @@ import numpy as np
 
 from jaxmarl_echelon.envs.drive.codes import VEHICLE
 from jaxmarl_echelon.envs.drive.scenes.generated import junctions, roads
-from jaxmarl_echelon.envs.drive.scenes.generated.bodies import HEIGHTS, Body, meets_segments, populate
-from jaxmarl_echelon.envs.drive.scenes.generated.network import Network
-from jaxmarl_echelon.envs.drive.scenes.generated.outline import edges
-from jaxmarl_echelon.envs.drive.scenes.generated.shapes import wrap
-from jaxmarl_echelon.envs.drive.scenes.generated.traffic import Traffic, drive
-from jaxmarl_echelon.envs.drive.scenes.generated.ways import conflicts
+from jaxmarl_echelon.envs.drive.scenes.generated.bodies import HEIGHTS, Body, boxes_meet_segments, draw_bodies
+from jaxmarl_echelon.envs.drive.scenes.generated.network import RoadNetwork
+from jaxmarl_echelon.envs.drive.scenes.generated.outline import trace_road_edges
+from jaxmarl_echelon.envs.drive.scenes.generated.shapes import wrap_heading
+from jaxmarl_echelon.envs.drive.scenes.generated.traffic import PlannedTraffic, simulate_traffic
+from jaxmarl_echelon.envs.drive.scenes.generated.ways import find_conflicts
 from jaxmarl_echelon.envs.drive.scenes.lanes import LONGEST
 from jaxmarl_echelon.envs.drive.scenes.learners import boxes_meet
-from jaxmarl_echelon.envs.drive.scenes.raw_scene import ELEMENT_OF, SAMPLES, HostScene, Road, Route
-from physics.polylines import cut
+from jaxmarl_echelon.envs.drive.scenes.raw_scene import ELEMENT_OF, SAMPLES, RawScene, Road, Route
+from physics.polylines import cut_polyline
 
 VERSION = 1  # of the generator; part of the cache key of banks
 
 KINDS = {
-    "straight": roads.straight,
-    "curve": roads.curve,
-    "crossing": junctions.crossing,
-    "tee": junctions.tee,
-    "merge": roads.merge,
-    "roundabout": junctions.roundabout,
-    "parking": junctions.parking,
+    "straight": roads.make_straight_road,
+    "curve": roads.make_curved_road,
+    "crossing": junctions.make_crossing,
+    "tee": junctions.make_tee,
+    "merge": roads.make_merge,
+    "roundabout": junctions.make_roundabout,
+    "parking": junctions.make_parking,
 }
 GOAL_SAMPLE = 60, 90
 MARGIN = 0.2  # m, least gap between boxes at all samples
@@ -38,9 +38,9 @@ FARTHEST = 10.0  # m, the least distance to a goal
 _SUB_SEEDS = 20
 
 
-def generate(
+def generate_scene(
     seed: int, index: int, kind: str, bodies: int = 32, goal_sample: tuple[int, int] = GOAL_SAMPLE
-) -> HostScene:
+) -> RawScene:
     """Returns the scene of a seed, an index and a kind; equal inputs give equal scenes.
 
     Args:
@@ -57,7 +57,7 @@ def generate(
         entropy = [seed, index, list(KINDS).index(kind), attempt]
         rng = np.random.default_rng(np.random.SeedSequence(entropy))
         scene = _attempt(rng, f"{kind}-{seed}-{index}", kind, bodies, goal_sample)
-        reason = fault(scene)
+        reason = _find_fault(scene)
         if reason is None:
             return scene
         reasons.append(reason)
@@ -66,32 +66,32 @@ def generate(
 
 def _attempt(
     rng: np.random.Generator, name: str, kind: str, room: int, goal_sample: tuple[int, int]
-) -> HostScene:
-    network = junctions.turned(KINDS[kind](rng), rng.uniform(-np.pi, np.pi))
-    outline = edges(network)
-    segments = np.concatenate([cut(points, LONGEST) for points in outline])
-    bodies, log, there = _recorded(populate(rng, network, room, segments))
+) -> RawScene:
+    network = junctions.rotate_network(KINDS[kind](rng), rng.uniform(-np.pi, np.pi))
+    outline = trace_road_edges(network)
+    segments = np.concatenate([cut_polyline(points, LONGEST) for points in outline])
+    bodies, log, there = _recorded(draw_bodies(rng, network, room, segments))
     scene = _scene(rng, name, kind, bodies, log, there, goal_sample)
     return _with_roads(scene, network, outline)
 
 
-def record(
+def record_scene(
     rng: np.random.Generator,
     name: str,
     kind: str,
-    network: Network,
+    network: RoadNetwork,
     bodies: list[Body],
     goal_sample: tuple[int, int],
-) -> HostScene:
+) -> RawScene:
     """Records a network and bodies as a scene; all bodies are kept, and driving ones must come first."""
-    scene = _scene(rng, name, kind, bodies, *drive(_traffic(bodies)), goal_sample)
-    return _with_roads(scene, network, edges(network))
+    scene = _scene(rng, name, kind, bodies, *simulate_traffic(_traffic(bodies)), goal_sample)
+    return _with_roads(scene, network, trace_road_edges(network))
 
 
 def _recorded(bodies: list[Body]) -> tuple[list[Body], np.ndarray, np.ndarray]:
     """Drives all bodies, and once more without those that come too close to others."""
     for again in (True, False):
-        log, there = drive(_traffic(bodies))
+        log, there = simulate_traffic(_traffic(bodies))
         kept = _without_contacts(bodies, log, there)
         bodies = [body for body, keep in zip(bodies, kept, strict=True) if keep]
         if kept.all() or not again:
@@ -99,13 +99,15 @@ def _recorded(bodies: list[Body]) -> tuple[list[Body], np.ndarray, np.ndarray]:
     raise AssertionError
 
 
-def _traffic(bodies: list[Body]) -> Traffic:
+def _traffic(bodies: list[Body]) -> PlannedTraffic:
     driven = [body for body in bodies if body.way is not None]
     others = [body for body in bodies if body.way is None]
     size = np.array([body.size for body in bodies])
     ways = [body.way for body in driven]
     given = np.array([body.walked() for body in others]).reshape(len(others), SAMPLES, 3)
-    return Traffic(ways, np.array([body.speed for body in driven]), size, conflicts(ways, size[:, 1]), given)
+    return PlannedTraffic(
+        ways, np.array([body.speed for body in driven]), size, find_conflicts(ways, size[:, 1]), given
+    )
 
 
 def _without_contacts(bodies: list[Body], log: np.ndarray, there: np.ndarray) -> np.ndarray:
@@ -113,7 +115,7 @@ def _without_contacts(bodies: list[Body], log: np.ndarray, there: np.ndarray) ->
 
     Bodies in more contacts are removed first.
     """
-    met = contacts(log[..., :2], log[..., 2], np.array([body.size for body in bodies]), there, MARGIN)
+    met = find_contacts(log[..., :2], log[..., 2], np.array([body.size for body in bodies]), there, MARGIN)
     kept = np.ones(len(bodies), bool)
     walks = np.array([body.way is None for body in bodies])
     while met.any():
@@ -123,7 +125,7 @@ def _without_contacts(bodies: list[Body], log: np.ndarray, there: np.ndarray) ->
     return kept
 
 
-def contacts(
+def find_contacts(
     position: np.ndarray, heading: np.ndarray, size: np.ndarray, valid: np.ndarray, margin: float
 ) -> np.ndarray:
     """Pairs `[n, n]` whose boxes, enlarged by `margin`, meet at any sample, bool.
@@ -153,7 +155,7 @@ def _scene(
     log: np.ndarray,
     there: np.ndarray,
     goal_sample: tuple[int, int],
-) -> HostScene:
+) -> RawScene:
     speed = log[..., 3].copy()
     walking = np.array([body.way is None for body in bodies])
     velocity = speed[..., None] * np.stack([np.cos(log[..., 2]), np.sin(log[..., 2])], axis=-1)
@@ -169,12 +171,12 @@ def _scene(
     driven = [way for way in ways if way is not None]
     size = np.array([[*body.size, HEIGHTS[body.type]] for body in bodies])
     conflict = np.zeros((len(bodies),) * 2, bool)
-    conflict[np.ix_(~walking, ~walking)] = conflicts(driven, size[~walking, 1])
-    return HostScene(
+    conflict[np.ix_(~walking, ~walking)] = find_conflicts(driven, size[~walking, 1])
+    return RawScene(
         name=name,
         kind=kind,
         position=log[..., :2],
-        heading=np.where(there, wrap(log[..., 2]), 0.0),
+        heading=np.where(there, wrap_heading(log[..., 2]), 0.0),
         velocity=np.where(there[..., None], velocity, 0.0),
         valid=there,
         size=size,
@@ -188,7 +190,7 @@ def _scene(
     )
 
 
-def _with_roads(scene: HostScene, network: Network, outline: list[np.ndarray]) -> HostScene:
+def _with_roads(scene: RawScene, network: RoadNetwork, outline: list[np.ndarray]) -> RawScene:
     found = [("lane", network.element, lane.points, lane.limit) for lane in network.lanes]
     found += [("road_line", element, points, None) for element, points in network.lines]
     found += [("road_edge", ELEMENT_OF["road_edge"], points, None) for points in outline]
@@ -200,17 +202,19 @@ def _with_roads(scene: HostScene, network: Network, outline: list[np.ndarray]) -
     return replace(scene, roads=tuple(made), junctions=np.array(network.junctions).reshape(-1, 3))
 
 
-def fault(scene: HostScene) -> str | None:
+def _find_fault(scene: RawScene) -> str | None:
     """Returns the reason why a scene fails the checks; None if it passes."""
     learns = (scene.type == VEHICLE) & ~scene.expert & scene.valid[:, 0]
     learns &= np.hypot(*(scene.goal - scene.position[:, 0]).T) >= FARTHEST
     if learns.sum() < LEARNERS:
         return f"{learns.sum()} learners, at least {LEARNERS} are needed"
-    if contacts(scene.position, scene.heading, scene.size[:, :2], scene.valid, MARGIN).any():
+    if find_contacts(scene.position, scene.heading, scene.size[:, :2], scene.valid, MARGIN).any():
         return "bodies touch"
-    segments = np.concatenate([cut(road.points, LONGEST) for road in scene.roads if road.kind == "road_edge"])
+    segments = np.concatenate(
+        [cut_polyline(road.points, LONGEST) for road in scene.roads if road.kind == "road_edge"]
+    )
     for body in np.flatnonzero(learns):
         pose = np.concatenate([scene.position[body], scene.heading[body, :, None]], axis=1)[scene.valid[body]]
-        if meets_segments(pose, scene.size[body, :2], segments).any():
+        if boxes_meet_segments(pose, scene.size[body, :2], segments).any():
             return f"body {body} meets a road edge"
     return None

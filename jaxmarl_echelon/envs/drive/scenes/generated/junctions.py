@@ -8,38 +8,44 @@ from jaxmarl_echelon.envs.drive.scenes.generated.network import (
     MAIN,
     STOP,
     YIELD,
-    Arm,
-    Lane,
-    Network,
-    connect,
-    crosswalk,
-    section,
+    JunctionArm,
+    NetworkLane,
+    RoadNetwork,
+    add_road_section,
+    connect_arms,
+    make_crosswalk,
 )
 from jaxmarl_echelon.envs.drive.scenes.generated.roads import WIDTHS
-from jaxmarl_echelon.envs.drive.scenes.generated.shapes import arc, cubic, line, unit, wrap
+from jaxmarl_echelon.envs.drive.scenes.generated.shapes import (
+    make_arc,
+    make_bezier,
+    make_line,
+    unit_vector,
+    wrap_heading,
+)
 
 CONTROLS = ("all_way", "two_way", "none")
 
 
-def crossing(rng: np.random.Generator) -> Network:
+def make_crossing(rng: np.random.Generator) -> RoadNetwork:
     """Four arms of 60 to 90 m with 1 or 2 lanes per direction, with all-way, two-way or no stop."""
     angles = np.arange(4) * np.pi / 2 + np.deg2rad(rng.uniform(-15, 15, 4))
     lanes = rng.integers(1, 3, 2)[[0, 1, 0, 1]]
-    return meeting(rng, angles, lanes, minor=(1, 3))
+    return _join_arms(rng, angles, lanes, minor=(1, 3))
 
 
-def tee(rng: np.random.Generator) -> Network:
+def make_tee(rng: np.random.Generator) -> RoadNetwork:
     """Three arms like those of a crossing."""
     angles = np.array([0.0, np.pi / 2, np.pi]) + np.deg2rad(rng.uniform(-15, 15, 3))
     lanes = rng.integers(1, 3, 2)[[0, 1, 0]]
-    return meeting(rng, angles, lanes, minor=(1,))
+    return _join_arms(rng, angles, lanes, minor=(1,))
 
 
-def meeting(
+def _join_arms(
     rng: np.random.Generator, angles: np.ndarray, lanes: np.ndarray, minor: tuple[int, ...]
-) -> Network:
+) -> RoadNetwork:
     """Joins arms at given angles with given lanes per direction; `minor` arms stop at a two-way stop."""
-    network = Network()
+    network = RoadNetwork()
     width, limit = rng.uniform(*WIDTHS), rng.uniform(10, 17)
     control = str(rng.choice(CONTROLS))
     walks = rng.random(len(angles)) < 0.4
@@ -49,33 +55,35 @@ def meeting(
     for nth, angle in enumerate(angles):
         stops = control == "all_way" or (control == "two_way" and nth in minor)
         rule = STOP if stops else MAIN if control == "two_way" else YIELD
-        start = inner * unit(angle)
-        reference = line(start, angle, rng.uniform(60, 90))
+        start = inner * unit_vector(angle)
+        reference = make_line(start, angle, rng.uniform(60, 90))
         count = int(lanes[nth])
-        made = section(
+        made = add_road_section(
             network, reference, width=width, limit=limit, forward=count, backward=count, backward_control=rule
         )
-        arms.append(Arm(made.backward, made.forward))
+        arms.append(JunctionArm(made.backward, made.forward))
         if walks[nth]:
-            network.crosswalks.append(crosswalk(start + 1.0 * unit(angle), angle, half[nth], half[nth]))
+            network.crosswalks.append(
+                make_crosswalk(start + 1.0 * unit_vector(angle), angle, half[nth], half[nth])
+            )
         if stops:
-            at = start + 5.0 * unit(angle) + (half[nth] + 1.2) * unit(angle + np.pi / 2)
+            at = start + 5.0 * unit_vector(angle) + (half[nth] + 1.2) * unit_vector(angle + np.pi / 2)
             network.signs.append(at)
-    connect(network, arms, 0.8 * limit)
+    connect_arms(network, arms, 0.8 * limit)
     network.junctions.append((0.0, 0.0, inner + (4.5 if walks.any() else 0.5)))
     return network
 
 
 def _room(angles: np.ndarray, half: np.ndarray) -> float:
     """Distance from the centre at which arms must start so that neighbours do not overlap, m."""
-    apart = wrap(np.roll(angles, -1) - angles) % (2 * np.pi)
+    apart = wrap_heading(np.roll(angles, -1) - angles) % (2 * np.pi)
     both = np.maximum(half, np.roll(half, -1))
     return float(np.max(both / np.tan(np.minimum(apart, np.pi / 2) / 2)))
 
 
-def roundabout(rng: np.random.Generator) -> Network:
+def make_roundabout(rng: np.random.Generator) -> RoadNetwork:
     """An island of 8 to 14 m radius with 3 or 4 arms; vehicles on the ring have priority."""
-    network = Network()
+    network = RoadNetwork()
     width, limit = rng.uniform(3.6, 4.0), rng.uniform(10, 14)
     radius = rng.uniform(8, 14) + width / 2 + 0.3
     count = int(rng.integers(3, 5))
@@ -83,22 +91,22 @@ def roundabout(rng: np.random.Generator) -> Network:
     spread = 0.6
     slow = max(4.5, float(np.sqrt(2.0 * radius)))
     for nth, angle in enumerate(angles):
-        start = (radius + width / 2 + 11.0) * unit(angle)
+        start = (radius + width / 2 + 11.0) * unit_vector(angle)
         gap = 2.0
-        made = section(
-            network, line(start, angle, rng.uniform(50, 75)), width=width, limit=limit,
+        made = add_road_section(
+            network, make_line(start, angle, rng.uniform(50, 75)), width=width, limit=limit,
             forward=1, backward=1, gap=gap, backward_control=YIELD,
         )  # fmt: skip
         (into,), (out,) = made.backward, made.forward
         enter, leave = angle + spread, angle - spread
-        joint, exit_at = radius * unit(enter), radius * unit(leave)
-        entry = cubic(into.points[-1], angle + np.pi, joint, enter + np.pi / 2)
-        away = cubic(exit_at, leave + np.pi / 2, out.points[0], angle)
+        joint, exit_at = radius * unit_vector(enter), radius * unit_vector(leave)
+        entry = make_bezier(into.points[-1], angle + np.pi, joint, enter + np.pi / 2)
+        away = make_bezier(exit_at, leave + np.pi / 2, out.points[0], angle)
         network.lanes += [
-            Lane(entry, width, slow, YIELD, inside=True),
-            Lane(away, width, slow, inside=True),
-            Lane(_ring(radius, leave, enter), width, slow, inside=True),
-            Lane(_ring(radius, enter, angles[(nth + 1) % count] - spread), width, slow),
+            NetworkLane(entry, width, slow, YIELD, inside=True),
+            NetworkLane(away, width, slow, inside=True),
+            NetworkLane(_ring(radius, leave, enter), width, slow, inside=True),
+            NetworkLane(_ring(radius, enter, angles[(nth + 1) % count] - spread), width, slow),
         ]
         network.junctions.append((*joint, 6.0))
     return network
@@ -106,19 +114,19 @@ def roundabout(rng: np.random.Generator) -> Network:
 
 def _ring(radius: float, start: float, end: float) -> np.ndarray:
     turn = (end - start) % (2 * np.pi)
-    return arc(radius * unit(start), start + np.pi / 2, radius, turn)
+    return make_arc(radius * unit_vector(start), start + np.pi / 2, radius, turn)
 
 
 BAY = np.array([5.0, 2.5])
 AISLE = 3.0  # m, width of each of an aisle's two lanes
 
 
-def parking(rng: np.random.Generator) -> Network:
+def make_parking(rng: np.random.Generator) -> RoadNetwork:
     """A parking area with an entrance and an exit.
 
     Two aisles of 6 m with bays of 2.5 x 5 m on both sides are joined at their ends.
     """
-    network = Network(parked=int(rng.integers(6, 13)))
+    network = RoadNetwork(parked=int(rng.integers(6, 13)))
     bays = int(rng.integers(13, 18))
     corner, limit = 8.0, rng.uniform(4.5, 7.0)
     length, apart = bays * BAY[1], 2 * AISLE + 2 * BAY[0] + rng.uniform(2.2, 4)
@@ -126,14 +134,14 @@ def parking(rng: np.random.Generator) -> Network:
     arms = [[] for _ in nodes]
 
     def road(start: np.ndarray, heading: float, long: float, at: int | None, to: int | None) -> None:
-        made = section(
-            network, line(start, heading, long), width=AISLE, limit=limit, forward=1, backward=1,
+        made = add_road_section(
+            network, make_line(start, heading, long), width=AISLE, limit=limit, forward=1, backward=1,
             control=YIELD, backward_control=YIELD, lines=False,
         )  # fmt: skip
         if at is not None:
-            arms[at].append(Arm(made.backward, made.forward))
+            arms[at].append(JunctionArm(made.backward, made.forward))
         if to is not None:
-            arms[to].append(Arm(made.forward, made.backward))
+            arms[to].append(JunctionArm(made.forward, made.backward))
 
     right = np.array([1.0, 0.0])
     road(nodes[0] + corner * right, 0.0, length, 0, 1)
@@ -144,7 +152,7 @@ def parking(rng: np.random.Generator) -> Network:
     road(nodes[0] - corner * right, np.pi, rng.uniform(35, 50), 0, None)
     road(nodes[2] + corner * right, 0.0, rng.uniform(35, 50), 2, None)
     for node, meets in zip(nodes, arms, strict=True):
-        connect(network, meets, min(limit, 4.5))
+        connect_arms(network, meets, min(limit, 4.5))
         network.junctions.append((*node, corner + 0.5))
     for node in (nodes[0], nodes[3]):
         for way in (-1, 1):
@@ -153,7 +161,7 @@ def parking(rng: np.random.Generator) -> Network:
     return network
 
 
-def _row(network: Network, corner: np.ndarray, way: int, count: int) -> None:
+def _row(network: RoadNetwork, corner: np.ndarray, way: int, count: int) -> None:
     """Adds a row of bays from `corner` along x; `way` is the side of their aisle."""
     middle = corner + [count * BAY[1] / 2, 0.0]
     network.patches.append(np.array([*middle, 0.0, count * BAY[1], BAY[0] + 0.6]))
@@ -162,10 +170,10 @@ def _row(network: Network, corner: np.ndarray, way: int, count: int) -> None:
         network.bays.append(np.array([*at, way * np.pi / 2]))
     for nth in range(count + 1):
         at = corner + [nth * BAY[1], -way * BAY[0] / 2]
-        network.lines.append((7, line(at, way * np.pi / 2, BAY[0])))
+        network.lines.append((7, make_line(at, way * np.pi / 2, BAY[0])))
 
 
-def turned(network: Network, heading: float) -> Network:
+def rotate_network(network: RoadNetwork, heading: float) -> RoadNetwork:
     """Returns the network rotated about the origin."""
     c, s = np.cos(heading), np.sin(heading)
     spin = np.array([[c, s], [-s, c]])

@@ -5,8 +5,8 @@ from functools import cached_property
 
 import numpy as np
 
-from jaxmarl_echelon.envs.drive.scenes.generated.shapes import turn_between, unit, wrap
-from physics.polylines import arcs, headings, offset
+from jaxmarl_echelon.envs.drive.scenes.generated.shapes import connect_poses, unit_vector, wrap_heading
+from physics.polylines import arc_lengths, offset_polyline, point_headings
 
 MAIN, YIELD, STOP = "main", "yield", "stop"
 BROKEN_WHITE, DOUBLE_YELLOW = 6, 12
@@ -14,7 +14,7 @@ FREEWAY, STREET = 1, 2
 
 
 @dataclass(frozen=True)
-class Lane:
+class NetworkLane:
     """One lane of a generated network.
 
     Attributes:
@@ -34,11 +34,11 @@ class Lane:
     @cached_property
     def length(self) -> float:
         """Length in m."""
-        return float(arcs(self.points)[-1])
+        return float(arc_lengths(self.points)[-1])
 
 
 @dataclass
-class Network:
+class RoadNetwork:
     """Roads of a scene.
 
     Attributes:
@@ -53,7 +53,7 @@ class Network:
       element: `map_element_id` of the lanes.
     """
 
-    lanes: list[Lane] = field(default_factory=list)
+    lanes: list[NetworkLane] = field(default_factory=list)
     lines: list[tuple[int, np.ndarray]] = field(default_factory=list)
     patches: list[np.ndarray] = field(default_factory=list)
     bays: list[np.ndarray] = field(default_factory=list)
@@ -65,19 +65,19 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Section:
+class RoadSection:
     """Parallel lanes along a reference curve; the first lane of each direction is next to the middle.
 
     Attributes:
       forward, backward: lanes along and against the reference.
     """
 
-    forward: list[Lane]
-    backward: list[Lane]
+    forward: list[NetworkLane]
+    backward: list[NetworkLane]
 
 
-def section(
-    network: Network,
+def add_road_section(
+    network: RoadNetwork,
     reference: np.ndarray,
     *,
     width: float,
@@ -88,7 +88,7 @@ def section(
     control: str = MAIN,
     backward_control: str = MAIN,
     lines: bool = True,
-) -> Section:
+) -> RoadSection:
     """Adds lanes of both directions along a reference curve, and the lines between them.
 
     Args:
@@ -102,31 +102,31 @@ def section(
     """
     right = [-(gap / 2 + width * (nth + 0.5)) for nth in range(forward)]
     left = [gap / 2 + width * (nth + 0.5) for nth in range(backward)]
-    made = Section(
-        [Lane(offset(reference, at), width, limit, control) for at in right],
-        [Lane(offset(reference, at)[::-1], width, limit, backward_control) for at in left],
+    made = RoadSection(
+        [NetworkLane(offset_polyline(reference, at), width, limit, control) for at in right],
+        [NetworkLane(offset_polyline(reference, at)[::-1], width, limit, backward_control) for at in left],
     )
     network.lanes += made.forward + made.backward
     if lines:
         between = [at - width / 2 for at in right[:-1]] + [at + width / 2 for at in left[:-1]]
-        network.lines += [(BROKEN_WHITE, offset(reference, at)) for at in between]
+        network.lines += [(BROKEN_WHITE, offset_polyline(reference, at)) for at in between]
         if backward and not gap:
             network.lines.append((DOUBLE_YELLOW, reference))
     return made
 
 
 @dataclass(frozen=True)
-class Arm:
+class JunctionArm:
     """A road at a junction: its incoming and outgoing lanes, each from the middle to the right."""
 
-    incoming: list[Lane]
-    outgoing: list[Lane]
+    incoming: list[NetworkLane]
+    outgoing: list[NetworkLane]
 
 
 STRAIGHT = np.deg2rad(40)
 
 
-def connect(network: Network, arms: list[Arm], limit: float) -> None:
+def connect_arms(network: RoadNetwork, arms: list[JunctionArm], limit: float) -> None:
     """Adds a lane inside a junction for every legal turn between its arms.
 
     Left turns connect the inner lanes, right turns the outer lanes; straight on, every lane connects to the
@@ -137,14 +137,14 @@ def connect(network: Network, arms: list[Arm], limit: float) -> None:
             if here is there or not here.incoming or not there.outgoing:
                 continue
             for start, end in _legal(here.incoming, there.outgoing):
-                heading, heading_end = headings(start.points)[-1], headings(end.points)[0]
-                points = turn_between(start.points[-1], heading, end.points[0], heading_end)
+                heading, heading_end = point_headings(start.points)[-1], point_headings(end.points)[0]
+                points = connect_poses(start.points[-1], heading, end.points[0], heading_end)
                 width = min(start.width, end.width)
-                network.lanes.append(Lane(points, width, limit, inside=True))
+                network.lanes.append(NetworkLane(points, width, limit, inside=True))
 
 
-def _legal(incoming: list[Lane], outgoing: list[Lane]) -> list[tuple[Lane, Lane]]:
-    turn = wrap(headings(outgoing[0].points)[0] - headings(incoming[0].points)[-1])
+def _legal(incoming: list[NetworkLane], outgoing: list[NetworkLane]) -> list[tuple[NetworkLane, NetworkLane]]:
+    turn = wrap_heading(point_headings(outgoing[0].points)[0] - point_headings(incoming[0].points)[-1])
     if turn > STRAIGHT:
         return [(incoming[0], outgoing[0])]
     if turn < -STRAIGHT:
@@ -152,11 +152,13 @@ def _legal(incoming: list[Lane], outgoing: list[Lane]) -> list[tuple[Lane, Lane]
     return [(lane, outgoing[min(nth, len(outgoing) - 1)]) for nth, lane in enumerate(incoming)]
 
 
-def crosswalk(start: np.ndarray, heading: float, right: float, left: float, depth: float = 3.0) -> np.ndarray:
+def make_crosswalk(
+    start: np.ndarray, heading: float, right: float, left: float, depth: float = 3.0
+) -> np.ndarray:
     """Corners `[4, 2]` of a crosswalk over a road that leaves `start` along `heading`.
 
     Sides 0-1 and 2-3 are on the road's right and left, `right` and `left` metres from its middle.
     """
-    along, aside = unit(heading), unit(heading + np.pi / 2)
+    along, aside = unit_vector(heading), unit_vector(heading + np.pi / 2)
     near, far = start, start + depth * along
     return np.stack([near - right * aside, far - right * aside, far + left * aside, near + left * aside])

@@ -6,8 +6,8 @@ Reference: docs/reference/drive.md 12.3.
 import numpy as np
 from contourpy import LineType, contour_generator
 
-from jaxmarl_echelon.envs.drive.scenes.generated.network import Lane, Network
-from physics.polylines import cut, distance, headings
+from jaxmarl_echelon.envs.drive.scenes.generated.network import NetworkLane, RoadNetwork
+from physics.polylines import cut_polyline, point_headings, segment_distance
 
 WIDER = 0.3  # m, distance of edges from the lanes' borders
 _PIECE = 5.0  # m, length of the strips into which lanes are cut
@@ -17,7 +17,7 @@ _TOLERANCE = 0.02  # m
 _SPECK = 4.0  # m; smaller outlines are artefacts of sharp gores
 
 
-def edges(network: Network) -> list[np.ndarray]:
+def trace_road_edges(network: RoadNetwork) -> list[np.ndarray]:
     """Outlines of the union of lanes, widened by `WIDER`, and patches, without the caps of open ends."""
     field, x, y = _field(network)
     lines = contour_generator(x, y, field, line_type=LineType.Separate).lines(0.0)
@@ -27,11 +27,11 @@ def edges(network: Network) -> list[np.ndarray]:
         if np.ptp(outline, axis=0).max() < _SPECK:
             continue
         outline = _oriented(outline, field, x, y)
-        found += [simplified(part, _TOLERANCE) for part in _without_caps(outline, ends)]
+        found += [_simplify_polyline(part, _TOLERANCE) for part in _without_caps(outline, ends)]
     return found
 
 
-def _field(network: Network) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _field(network: RoadNetwork) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Distance outside the union, `[Y, X]`, exact near lanes, and the grid's coordinates."""
     rows = [_strips(lane) for lane in network.lanes]
     strips = np.concatenate([strips for strips, _ in rows])
@@ -47,8 +47,8 @@ def _field(network: Network) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return field, x, y
 
 
-def _strips(lane: Lane) -> tuple[np.ndarray, np.ndarray]:
-    segments = cut(lane.points, _PIECE)
+def _strips(lane: NetworkLane) -> tuple[np.ndarray, np.ndarray]:
+    segments = cut_polyline(lane.points, _PIECE)
     return segments, np.full(len(segments), lane.width / 2 + WIDER)
 
 
@@ -62,7 +62,7 @@ def _lower_by_strips(field: np.ndarray, low: np.ndarray, strips: np.ndarray, hal
     column = np.minimum(first[:, 0, None] + step, field.shape[1] - 1)
     row = np.minimum(first[:, 1, None] + step, field.shape[0] - 1)
     where = np.stack(np.broadcast_arrays(column[:, None, :], row[:, :, None]), axis=-1)
-    apart = distance(low + where * _CELL, strips[:, None, None]) - half[:, None, None]
+    apart = segment_distance(low + where * _CELL, strips[:, None, None]) - half[:, None, None]
     np.minimum.at(field, (where[..., 1], where[..., 0]), apart)
 
 
@@ -85,14 +85,14 @@ def _oriented(outline: np.ndarray, field: np.ndarray, x: np.ndarray, y: np.ndarr
     return outline if around < 0 else outline[::-1]
 
 
-def _open_ends(lanes: list[Lane]) -> np.ndarray:
+def _open_ends(lanes: list[NetworkLane]) -> np.ndarray:
     """Ends of lanes that leave the scene, `[K, 5]`: x, y, outward direction and half width."""
     starts = np.array([lane.points[0] for lane in lanes])
     stops = np.array([lane.points[-1] for lane in lanes])
     joined = np.hypot(*(starts[:, None] - stops[None]).transpose(2, 0, 1)) < 0.1
     found = []
     for nth, lane in enumerate(lanes):
-        heading, half = headings(lane.points), lane.width / 2 + WIDER
+        heading, half = point_headings(lane.points), lane.width / 2 + WIDER
         if not joined[nth].any():
             found.append([*lane.points[0], -np.cos(heading[0]), -np.sin(heading[0]), half])
         if not joined[:, nth].any():
@@ -121,7 +121,7 @@ def _without_caps(outline: np.ndarray, ends: np.ndarray) -> list[np.ndarray]:
     return [outline[run] for run in runs if len(run) >= 4]
 
 
-def simplified(points: np.ndarray, tolerance: float) -> np.ndarray:
+def _simplify_polyline(points: np.ndarray, tolerance: float) -> np.ndarray:
     """Reduces a polyline to fewer points, with a deviation of at most `tolerance` m.
 
     Recursive subdivision of Ramer (1972).
@@ -137,7 +137,7 @@ def simplified(points: np.ndarray, tolerance: float) -> np.ndarray:
         a, b = spans.pop()
         if b - a < 2:
             continue
-        apart = distance(points[a + 1 : b], np.concatenate([points[a], points[b]]))
+        apart = segment_distance(points[a + 1 : b], np.concatenate([points[a], points[b]]))
         worst = int(apart.argmax())
         if apart[worst] > tolerance:
             middle = a + 1 + worst

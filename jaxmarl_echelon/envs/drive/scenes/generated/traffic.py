@@ -12,7 +12,7 @@ import numpy as np
 from jaxmarl_echelon.envs.drive.scenes.generated.ways import SPACING, Way
 from jaxmarl_echelon.envs.drive.scenes.learners import boxes_meet
 from jaxmarl_echelon.envs.drive.scenes.raw_scene import SAMPLES, STEP
-from physics.car_following import acceleration
+from physics.car_following import idm_acceleration
 
 WIDER = 0.1  # m, total increase of a leader's length and width
 _LOOK = 40  # m
@@ -22,7 +22,7 @@ _SOON = 8.0  # s; bodies that arrive later are ignored
 
 
 @dataclass(frozen=True)
-class Traffic:
+class PlannedTraffic:
     """Bodies before they move: n bodies with a way first, then others, N in total.
 
     Attributes:
@@ -55,7 +55,7 @@ class _Table:
     main: np.ndarray
 
 
-def drive(traffic: Traffic) -> tuple[np.ndarray, np.ndarray]:
+def simulate_traffic(traffic: PlannedTraffic) -> tuple[np.ndarray, np.ndarray]:
     """Drives all bodies for `SAMPLES` samples.
 
     Returns:
@@ -72,7 +72,7 @@ def drive(traffic: Traffic) -> tuple[np.ndarray, np.ndarray]:
     served = np.zeros(table.arc.shape, bool)
     half = traffic.size[:driven, 0] / 2
     for step in range(SAMPLES):
-        pose = at(table, arc)
+        pose = _look_up_poses(table, arc)
         there[:driven, step] = arc + half <= table.length
         log[:driven, step] = np.concatenate([pose, speed[:, None]], axis=1)
         on = there[:, step]
@@ -80,7 +80,7 @@ def drive(traffic: Traffic) -> tuple[np.ndarray, np.ndarray]:
         gap, leader = _leaders(table, traffic, arc, log[:, step], speed, on)
         wished = _lookup(table.limit, arc)
         given = np.minimum(
-            acceleration(np, speed, wished, gap, leader), acceleration(np, speed, wished, held, 0.0)
+            idm_acceleration(np, speed, wished, gap, leader), idm_acceleration(np, speed, wished, held, 0.0)
         )
         new = np.maximum(0.0, speed + given * STEP)
         arc, speed = arc + (speed + new) / 2 * STEP, new
@@ -123,13 +123,18 @@ def _lookup(column: np.ndarray, arc: np.ndarray) -> np.ndarray:
     return a + share.reshape(share.shape + (1,) * (a.ndim - share.ndim)) * (b - a)
 
 
-def at(table: _Table, arc: np.ndarray) -> np.ndarray:
+def _look_up_poses(table: _Table, arc: np.ndarray) -> np.ndarray:
     """Poses `[n, ..., 3]` at arcs `[n, ...]` of the ways."""
     return np.concatenate([_lookup(table.points, arc), _lookup(table.heading, arc)[..., None]], axis=-1)
 
 
 def _gate_gaps(
-    table: _Table, traffic: Traffic, arc: np.ndarray, speed: np.ndarray, served: np.ndarray, on: np.ndarray
+    table: _Table,
+    traffic: PlannedTraffic,
+    arc: np.ndarray,
+    speed: np.ndarray,
+    served: np.ndarray,
+    on: np.ndarray,
 ) -> np.ndarray:
     """Distance `[n]` to the gate at which a body is held, m; inf if none. Updates `served`."""
     bodies = np.arange(len(arc))
@@ -156,13 +161,18 @@ def _gate_gaps(
 
 
 def _leaders(
-    table: _Table, traffic: Traffic, arc: np.ndarray, state: np.ndarray, speed: np.ndarray, on: np.ndarray
+    table: _Table,
+    traffic: PlannedTraffic,
+    arc: np.ndarray,
+    state: np.ndarray,
+    speed: np.ndarray,
+    on: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Gap `[n]` to the nearest body in each driver's corridor, inf if none, and its speed along it, m/s."""
     driven, size = len(arc), traffic.size
     half = size[:driven, 0] / 2
     pieces = np.arange(_LOOK) + 0.5
-    corridor = at(table, arc[:, None] + half[:, None] + pieces)
+    corridor = _look_up_poses(table, arc[:, None] + half[:, None] + pieces)
     corridor = corridor + _beyond(table, arc[:, None] + half[:, None] + pieces, corridor)
     reach = np.hypot(*size.T) / 2 + WIDER + np.hypot(0.5, size[:driven, 1].max() / 2)
     x, y = (state[:, axis] - corridor[:, :, None, axis] for axis in (0, 1))

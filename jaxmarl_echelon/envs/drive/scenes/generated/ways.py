@@ -8,10 +8,16 @@ from functools import cached_property
 
 import numpy as np
 
-from jaxmarl_echelon.envs.drive.scenes.generated.network import MAIN, STOP, Lane, Network
-from jaxmarl_echelon.envs.drive.scenes.generated.shapes import wrap
+from jaxmarl_echelon.envs.drive.scenes.generated.network import MAIN, STOP, NetworkLane, RoadNetwork
+from jaxmarl_echelon.envs.drive.scenes.generated.shapes import wrap_heading
 from jaxmarl_echelon.envs.drive.scenes.raw_scene import Gate
-from physics.polylines import arcs, distinct, headings, interpolate, offset
+from physics.polylines import (
+    arc_lengths,
+    drop_repeated_points,
+    interpolate_polyline,
+    offset_polyline,
+    point_headings,
+)
 
 SPACING = 1.0  # m between points of a way
 SIDEWAYS = 2.5  # m/s^2 in bends
@@ -42,23 +48,25 @@ class Way:
     @cached_property
     def length(self) -> float:
         """Length in m."""
-        return float(arcs(self.points)[-1])
+        return float(arc_lengths(self.points)[-1])
 
 
-def following(lanes: list[Lane]) -> list[np.ndarray]:
+def find_successors(lanes: list[NetworkLane]) -> list[np.ndarray]:
     """Returns the successors of each lane."""
     starts = np.array([lane.points[0] for lane in lanes])
-    turns = np.array([headings(lane.points)[0] for lane in lanes])
+    turns = np.array([point_headings(lane.points)[0] for lane in lanes])
     found = []
     for lane in lanes:
         near = np.hypot(*(starts - lane.points[-1]).T) < _JOINT
-        found.append(np.flatnonzero(near & (np.abs(wrap(turns - headings(lane.points)[-1])) < 0.1)))
+        found.append(
+            np.flatnonzero(near & (np.abs(wrap_heading(turns - point_headings(lane.points)[-1])) < 0.1))
+        )
     return found
 
 
-def walk(
+def walk_lanes(
     rng: np.random.Generator,
-    network: Network,
+    network: RoadNetwork,
     after: list[np.ndarray],
     lane: int,
     start: float,
@@ -77,11 +85,11 @@ def walk(
         points = np.concatenate([points, network.lanes[lanes[-1]].points[1:]])
         until.append(until[-1] + network.lanes[lanes[-1]].length)
     total = min(until[-1], length) // SPACING
-    return lanes, interpolate(start + SPACING * np.arange(total + 1), points), np.array(until)
+    return lanes, interpolate_polyline(start + SPACING * np.arange(total + 1), points), np.array(until)
 
 
 def make_way(
-    network: Network,
+    network: RoadNetwork,
     lanes: list[int],
     points: np.ndarray,
     until: np.ndarray,
@@ -90,21 +98,21 @@ def make_way(
     eager: float = 1.0,
     fastest: float = np.inf,
 ) -> Way:
-    """Builds a way along the points of `walk`.
+    """Builds a way along the points of `walk_lanes`.
 
     Args:
-      network, lanes, points, until: as of `walk`.
+      network, lanes, points, until: as of `walk_lanes`.
       right: m by which the body keeps to the right of the centreline.
       eager: desired speed as a fraction of the limits.
       fastest: highest speed of the body, m/s.
     """
     if right:
-        before = arcs(points)[-1]
-        points = distinct(offset(points, -right), 1e-3)
-        length = arcs(points)[-1]
-        points = interpolate(SPACING * np.arange(length // SPACING + 1), points)
+        before = arc_lengths(points)[-1]
+        points = drop_repeated_points(offset_polyline(points, -right), 1e-3)
+        length = arc_lengths(points)[-1]
+        points = interpolate_polyline(SPACING * np.arange(length // SPACING + 1), points)
         until = until * length / before
-    heading, along = headings(points), arcs(points)
+    heading, along = point_headings(points), arc_lengths(points)
     which = np.minimum(np.searchsorted(until, along, side="right"), len(lanes) - 1)
     wished = np.minimum(eager * np.array([network.lanes[lane].limit for lane in lanes])[which], fastest)
     return Way(
@@ -130,7 +138,7 @@ def _eased(limit: np.ndarray, along: np.ndarray) -> np.ndarray:
 
 
 def _gates(
-    network: Network, lanes: list[int], until: np.ndarray, points: np.ndarray, along: np.ndarray
+    network: RoadNetwork, lanes: list[int], until: np.ndarray, points: np.ndarray, along: np.ndarray
 ) -> list[Gate]:
     found = []
     for nth, (x, y, radius) in enumerate(network.junctions):
@@ -146,7 +154,7 @@ def _gates(
     return sorted(found, key=lambda gate: gate.arc)
 
 
-def conflicts(ways: list[Way | None], widths: np.ndarray) -> np.ndarray:
+def find_conflicts(ways: list[Way | None], widths: np.ndarray) -> np.ndarray:
     """Pairs `[n, n]` of ways that come too close within a junction, bool.
 
     Ways that enter the junction from the same lane do not conflict.
@@ -168,7 +176,7 @@ def conflicts(ways: list[Way | None], widths: np.ndarray) -> np.ndarray:
 
 
 def _part(way: Way, gate: Gate) -> np.ndarray:
-    along = arcs(way.points)
+    along = arc_lengths(way.points)
     return way.points[(along >= gate.arc) & (along <= gate.end)]
 
 

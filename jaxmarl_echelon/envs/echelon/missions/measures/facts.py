@@ -15,7 +15,7 @@ import numpy as np
 from jaxmarl_echelon.envs.echelon import zone as zone_lib
 from jaxmarl_echelon.envs.echelon.battle import vectors
 from jaxmarl_echelon.envs.echelon.battle.heat_and_stability import is_shut_down
-from jaxmarl_echelon.envs.echelon.battle.state import NOBODY, Mechs, Tally
+from jaxmarl_echelon.envs.echelon.battle.state import NO_MECH, Mechs, Tally
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import AUTOCANNON, MAX_STABILITY, ChassisTable
 from jaxmarl_echelon.envs.echelon.missions.measures import squads
 from jaxmarl_echelon.envs.echelon.missions.types import CONFIRMATION, NEVER, MechFacts, Order, TeamFacts
@@ -31,7 +31,7 @@ STEALTH = 0.5
 _WORD = 32
 
 
-class Moment(NamedTuple):
+class FactInputs(NamedTuple):
     """Data from which facts are updated, after a decision.
 
     Attributes:
@@ -50,7 +50,7 @@ class Moment(NamedTuple):
       watching: `[M]` bool; sees the present sample of its team's objective.
     """
 
-    teams: squads.Teams
+    teams: squads.TeamSizes
     mechs: Mechs
     tally: Tally
     chassis: ChassisTable
@@ -67,10 +67,10 @@ class Moment(NamedTuple):
     @property
     def team(self) -> np.ndarray:
         """`[M]` int32; static."""
-        return squads.team_of(self.teams)
+        return squads.team_numbers(self.teams)
 
 
-class News(NamedTuple):
+class FactChanges(NamedTuple):
     """Changes of the facts by one decision, for shaping rewards.
 
     Attributes:
@@ -89,7 +89,7 @@ class News(NamedTuple):
     tick: jax.Array
 
 
-def no_facts(mechs: int, words: int, cell: jax.Array, gap: jax.Array) -> MechFacts:
+def initial_mech_facts(mechs: int, words: int, cell: jax.Array, gap: jax.Array) -> MechFacts:
     """Returns initial facts of `mechs` mechs, with their coverage cells and distances to the objective."""
     zeros, whole = jnp.zeros(mechs), jnp.zeros(mechs, jnp.int32)
     return MechFacts(
@@ -101,7 +101,7 @@ def no_facts(mechs: int, words: int, cell: jax.Array, gap: jax.Array) -> MechFac
         rear=zeros,
         pinned=zeros,
         pinning=zeros,
-        hitter=jnp.full(mechs, NOBODY, jnp.int32),
+        hitter=jnp.full(mechs, NO_MECH, jnp.int32),
         hurt=whole,
         held=zeros,
         shots=whole,
@@ -111,7 +111,7 @@ def no_facts(mechs: int, words: int, cell: jax.Array, gap: jax.Array) -> MechFac
     )
 
 
-def no_team_facts() -> TeamFacts:
+def initial_team_facts() -> TeamFacts:
     """Returns initial facts of both teams."""
     whole, never, zeros = jnp.zeros(2, jnp.int32), jnp.zeros(2, bool), jnp.zeros(2)
     flags = dict.fromkeys(("captured", "engaged", "met", "entered", "attempted"), never)
@@ -122,18 +122,20 @@ def no_team_facts() -> TeamFacts:
     return TeamFacts(**flags, **shares, **counts, **late)
 
 
-def tracks(now: Moment, timer: jax.Array) -> jax.Array:
+def update_tracks(now: FactInputs, timer: jax.Array) -> jax.Array:
     """Returns int8 `[M, M]`: consecutive decisions with the target in sight and range of the viewer."""
     mechs, team = now.mechs, now.team
     works = mechs.alive & ~is_shut_down(mechs, now.chassis)
     reach = (now.sensor_range * now.quality * jnp.asarray(CLASS_REACH)[now.classes])[:, None]
     reach = reach * (1.0 - STEALTH * now.stealth)[team]
-    near = vectors.square(mechs.position - mechs.position[:, None]) <= reach * reach
+    near = vectors.squared_length(mechs.position - mechs.position[:, None]) <= reach * reach
     seen = now.sight & near & (team[:, None] != team) & works[:, None] & mechs.alive
     return jnp.where(seen, jnp.minimum(timer + 1, CONFIRMATION), 0).astype(jnp.int8)
 
 
-def cells_entered(visited: jax.Array, cell: jax.Array, enters: jax.Array, open_cells: jax.Array) -> jax.Array:
+def _mark_entered_cells(
+    visited: jax.Array, cell: jax.Array, enters: jax.Array, open_cells: jax.Array
+) -> jax.Array:
     """Adds the bits of the cells `[M]` that mechs enter `[M]` now to `visited`, if they are reachable."""
     words = np.arange(visited.shape[-1], dtype=np.int32)
     bit = jnp.uint32(1) << (cell % _WORD).astype(jnp.uint32)
@@ -141,23 +143,25 @@ def cells_entered(visited: jax.Array, cell: jax.Array, enters: jax.Array, open_c
     return visited | (mark.astype(jnp.uint32) & open_cells)
 
 
-def suppression(mechs: Mechs) -> jax.Array:
+def suppression_seconds(mechs: Mechs) -> jax.Array:
     """Returns seconds `[M]` of suppression or lying in this decision, weighted by the missing stability."""
     down = mechs.alive & ((mechs.suppressed > 0) | (mechs.fallen > 0))
     return jnp.where(down, (1.0 - mechs.stability / MAX_STABILITY) * PERIOD, 0.0)
 
 
-def advance(now: Moment, facts: MechFacts, teams: TeamFacts) -> tuple[MechFacts, TeamFacts, News]:
+def update_facts(
+    now: FactInputs, facts: MechFacts, teams: TeamFacts
+) -> tuple[MechFacts, TeamFacts, FactChanges]:
     """Updates the facts by one decision; returns them and their changes."""
     mechs, log, team = now.mechs, now.tally.log, now.team
-    timer = tracks(now, facts.timer)
+    timer = update_tracks(now, facts.timer)
     tracked = timer >= CONFIRMATION
-    fresh = tracked & ~squads.any_of(facts.confirmed.T, now.teams).T[team]
-    found = jnp.where(fresh, 1.0 / jnp.maximum(squads.add(fresh.T, now.teams).T[team], 1), 0.0).sum(1)
+    fresh = tracked & ~squads.any_by_team(facts.confirmed.T, now.teams).T[team]
+    found = jnp.where(fresh, 1.0 / jnp.maximum(squads.sum_by_team(fresh.T, now.teams).T[team], 1), 0.0).sum(1)
     enters = mechs.alive & (now.cell != facts.cell)
-    visited = cells_entered(facts.visited, now.cell, enters, now.open_cells)
-    hitter = jnp.where(log.suppressor != NOBODY, log.suppressor, facts.hitter)
-    pinned = suppression(mechs)
+    visited = _mark_entered_cells(facts.visited, now.cell, enters, now.open_cells)
+    hitter = jnp.where(log.suppressor != NO_MECH, log.suppressor, facts.hitter)
+    pinned = suppression_seconds(mechs)
     pinning = jnp.where(hitter == np.arange(hitter.size)[:, None], pinned, 0.0).sum(1)
     hurt = jnp.where(log.struck, RECENT, jnp.maximum(facts.hurt - 1, 0))
 
@@ -166,7 +170,7 @@ def advance(now: Moment, facts: MechFacts, teams: TeamFacts) -> tuple[MechFacts,
     mine = tons.diagonal()
     alone, contested = (mine > 0) & (enemy == 0), (mine > 0) & (enemy > 0)
     worth = (alone + 0.5 * contested)[team] * now.chassis.tonnage * PERIOD
-    lone = now.watching & (squads.add(now.watching, now.teams)[team] == 1)
+    lone = now.watching & (squads.sum_by_team(now.watching, now.teams)[team] == 1)
     after = facts.replace(
         timer=timer,
         confirmed=facts.confirmed | tracked,
@@ -185,53 +189,55 @@ def advance(now: Moment, facts: MechFacts, teams: TeamFacts) -> tuple[MechFacts,
     )
     seen = tracked.any(0)
     teams = _team_facts(now, teams, alone, contested, enemy > 0, hurt, seen)
-    met = squads.any_of(tracked.any(1) | (now.tally.dealt > 0), now.teams)
-    new_cell = (visited != facts.visited).any(-1) & within_area(now)
-    teams = teams.replace(met=teams.met | met, entered=teams.entered | squads.any_of(new_cell, now.teams))
+    met = squads.any_by_team(tracked.any(1) | (now.tally.dealt > 0), now.teams)
+    new_cell = (visited != facts.visited).any(-1) & inside_operation_area(now)
+    teams = teams.replace(
+        met=teams.met | met, entered=teams.entered | squads.any_by_team(new_cell, now.teams)
+    )
     lead = jnp.maximum(mine - enemy, 0.0) / jnp.maximum(mine + enemy, 1e-6)
     floor = zone_lib.CONTESTED_FLOOR
     tick = jnp.where(contested, floor + (1.0 - floor) * lead, alone.astype(jnp.float32))
-    return after, teams, News(found, pinning, seen, own, tick)
+    return after, teams, FactChanges(found, pinning, seen, own, tick)
 
 
-def own_zone(now: Moment) -> jax.Array:
+def _own_objectives(now: FactInputs) -> jax.Array:
     """Returns x, y and radius `[M, 3]` of each mech's own objective."""
     return now.order.zone[now.team]
 
 
-def within_area(now: Moment) -> jax.Array:
+def inside_operation_area(now: FactInputs) -> jax.Array:
     """Returns bool `[M]`: alive and in the area of operations around the mech's own objective."""
-    zone = own_zone(now)
-    near = zone_lib.distance(now.mechs.position, zone) < zone[:, 2] + AREA
+    zone = _own_objectives(now)
+    near = zone_lib.distance_to_zone(now.mechs.position, zone) < zone[:, 2] + AREA
     return now.mechs.alive & near
 
 
-def _presence(now: Moment) -> tuple[jax.Array, jax.Array]:
+def _presence(now: FactInputs) -> tuple[jax.Array, jax.Array]:
     """Returns bool `[K, M]`, mechs in each team's objective, and `[K, K]`, tons of each team in each one."""
     zone = now.order.zone[:, None]
-    inside = now.mechs.alive & zone_lib.within(now.mechs.position, zone)
-    return inside, squads.add(jnp.where(inside, now.chassis.tonnage, 0.0), now.teams)
+    inside = now.mechs.alive & zone_lib.inside_zone(now.mechs.position, zone)
+    return inside, squads.sum_by_team(jnp.where(inside, now.chassis.tonnage, 0.0), now.teams)
 
 
-def _team_facts(now: Moment, teams: TeamFacts, alone, contested, enemy_inside, hurt, seen) -> TeamFacts:
+def _team_facts(now: FactInputs, teams: TeamFacts, alone, contested, enemy_inside, hurt, seen) -> TeamFacts:
     mechs = now.mechs
     lost = enemy_inside & ~alone & ~contested
     capture = jnp.maximum(teams.capture + alone - lost, 0)
     zone = now.order.zone[:, None]
-    near = zone_lib.distance(mechs.position, zone) < zone[..., 2] + AREA
+    near = zone_lib.distance_to_zone(mechs.position, zone) < zone[..., 2] + AREA
     exposed = near & mechs.alive & (now.team != np.arange(2)[:, None])
     dealt_with = exposed & ((mechs.suppressed > 0) | (mechs.fallen > 0) | (hurt > 0))
-    engaged = teams.engaged | (squads.add(now.tally.dealt, now.teams) > 0)
+    engaged = teams.engaged | (squads.sum_by_team(now.tally.dealt, now.teams) > 0)
     return teams.replace(
         elapsed=teams.elapsed + 1,
         capture=capture,
         captured=teams.captured | (capture >= CAPTURE),
         alone=teams.alone + alone,
         contested=teams.contested + contested,
-        covered=teams.covered + squads.any_of(now.watching, now.teams),
+        covered=teams.covered + squads.any_by_team(now.watching, now.teams),
         exposure=teams.exposure + exposed.sum(1, dtype=jnp.int32),
         supported=teams.supported + dealt_with.sum(1, dtype=jnp.int32),
         engaged=engaged,
         waited=teams.waited + ~engaged,
-        tracked=teams.tracked + (~engaged & squads.any_of(seen & mechs.alive, now.teams)),
+        tracked=teams.tracked + (~engaged & squads.any_by_team(seen & mechs.alive, now.teams)),
     )

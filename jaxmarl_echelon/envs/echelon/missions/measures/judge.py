@@ -14,7 +14,7 @@ from jaxmarl_echelon.envs.echelon.battle.state import BLUE, RED, Mechs
 from jaxmarl_echelon.envs.echelon.missions import results
 from jaxmarl_echelon.envs.echelon.missions.measures import record, squads, success
 from jaxmarl_echelon.envs.echelon.missions.measures.facts import AREA
-from jaxmarl_echelon.envs.echelon.missions.measures.outcome import Outcome
+from jaxmarl_echelon.envs.echelon.missions.measures.outcome import OutcomeRecord
 from jaxmarl_echelon.envs.echelon.missions.types import NEVER, Order, TeamFacts
 from jaxmarl_echelon.envs.echelon.missions.verbs.registry import Registry
 
@@ -35,16 +35,16 @@ class Verdict(NamedTuple):
     """
 
     by_team: TeamFacts
-    outcome: Outcome
+    outcome: OutcomeRecord
     potential: jax.Array
     success: jax.Array
     over: jax.Array
     ending: jax.Array
 
 
-def judge(
+def assess_missions(
     registry: Registry,
-    evidence: record.Evidence,
+    evidence: record.RecordInputs,
     order: Order,
     mechs: Mechs,
     decision: jax.Array,
@@ -67,17 +67,19 @@ def judge(
     """
     orders, ours = evidence.scenario.orders, evidence.by_team
     here = evidence.scenario.strength > 0
-    living = squads.add(mechs.alive, evidence.teams)
+    living = squads.sum_by_team(mechs.alive, evidence.teams)
     gone = here & (living == 0)
-    outcome = record.of_teams(evidence)
-    found = success.parts(registry, orders.verb, outcome)
-    complete = success.completes(registry, orders.verb, order.went, found) & (living > 0)
+    outcome = record.compute_team_records(evidence)
+    found = success.success_parts(registry, orders.verb, outcome)
+    complete = success.is_complete(registry, orders.verb, order.went, found) & (living > 0)
     completed = complete[BLUE] | (complete[RED] & gone[BLUE])
     lost = gone | jnp.stack([jnp.bool_(False), complete[BLUE] & ours.captured[BLUE]])
-    outcome = record.over_whole_time(outcome, ours, lost, limit - decision)
-    found = success.parts(registry, orders.verb, outcome)
-    under_way = success.parts(registry, orders.verb, record.running(outcome, ours))
-    value, potential = (success.base(registry, orders.verb, order.went, one) for one in (found, under_way))
+    outcome = record.with_whole_time_shares(outcome, ours, lost, limit - decision)
+    found = success.success_parts(registry, orders.verb, outcome)
+    under_way = success.success_parts(registry, orders.verb, record.with_running_capture(outcome, ours))
+    value, potential = (
+        success.base_success(registry, orders.verb, order.went, one) for one in (found, under_way)
+    )
     done = (value >= success.COMPLETED) & (ours.latched == NEVER) & here
     grown = potential > ours.best + _GROWTH
     ours = ours.replace(
@@ -93,13 +95,13 @@ def judge(
         by_team=ours,
         outcome=outcome,
         potential=potential,
-        success=success.of_teams(registry, orders, value, ours.latched, decision, outcome),
+        success=success.constrain_team_success(registry, orders, value, ours.latched, decision, outcome),
         over=over,
         ending=jnp.where(over, jnp.argmax(ends), results.RUNNING).astype(jnp.int32),
     )
 
 
-def _attempts(evidence: record.Evidence, order: Order, mechs: Mechs, potential: jax.Array) -> jax.Array:
+def _attempts(evidence: record.RecordInputs, order: Order, mechs: Mechs, potential: jax.Array) -> jax.Array:
     """Returns bool `[K]`: the potential has grown by `ATTEMPT`, or the squad is in its area of operations.
 
     The squad has entered if its centre is inside and the centre of its living mechs' start positions is not:
@@ -108,8 +110,10 @@ def _attempts(evidence: record.Evidence, order: Order, mechs: Mechs, potential: 
     teams = evidence.teams
 
     def near(places: jax.Array) -> jax.Array:
-        middle = squads.centre(places, mechs.alive, teams)
-        return vectors.length(middle - order.zone[:, :2]) < order.zone[:, 2] + AREA
+        middle = squads.squad_centres(places, mechs.alive, teams)
+        return vectors.vector_length(middle - order.zone[:, :2]) < order.zone[:, 2] + AREA
 
-    gone_there = near(mechs.position) & ~near(evidence.scenario.start) & squads.any_of(mechs.alive, teams)
+    gone_there = (
+        near(mechs.position) & ~near(evidence.scenario.start) & squads.any_by_team(mechs.alive, teams)
+    )
     return gone_there | (potential >= evidence.by_team.opening + ATTEMPT)

@@ -5,10 +5,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_echelon.envs.results import ratio
+from jaxmarl_echelon.envs.results import divide_or_empty
 
 
-class Outcome(NamedTuple):
+class OutcomeRecord(NamedTuple):
     """Outcome record of one team's mission. All fields are float32 of one shape, often scalars.
 
     Counts can be fractional: records without one mech's contribution are reduced proportionally.
@@ -72,14 +72,14 @@ class Outcome(NamedTuple):
     @property
     def survivors(self) -> jax.Array:
         """Surviving share of the own mechs; 0 for an empty force."""
-        return share(self.strength - self.casualties, self.strength, 0.0)
+        return clipped_ratio(self.strength - self.casualties, self.strength, 0.0)
 
     @property
     def attrition(self) -> jax.Array:
         """Destroyed share of the enemies; 1 without enemies."""
-        return share(self.enemies_lost, self.enemies, 1.0)
+        return clipped_ratio(self.enemies_lost, self.enemies, 1.0)
 
 
-def share(part: jax.Array, whole: jax.Array, empty: float) -> jax.Array:
+def clipped_ratio(part: jax.Array, whole: jax.Array, empty: float) -> jax.Array:
     """Returns `part / whole` clipped to [0, 1]; `empty` where the whole is 0."""
-    return jnp.clip(ratio(part, whole, empty), 0.0, 1.0)
+    return jnp.clip(divide_or_empty(part, whole, empty), 0.0, 1.0)

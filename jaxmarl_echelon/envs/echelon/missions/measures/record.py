@@ -14,12 +14,12 @@ from jax import lax
 
 from jaxmarl_echelon.envs.echelon.missions.measures import squads, staging
 from jaxmarl_echelon.envs.echelon.missions.measures.facts import CAPTURE
-from jaxmarl_echelon.envs.echelon.missions.measures.outcome import Outcome, share
+from jaxmarl_echelon.envs.echelon.missions.measures.outcome import OutcomeRecord, clipped_ratio
 from jaxmarl_echelon.envs.echelon.missions.types import MechFacts, Scenario, TeamFacts
 from jaxmarl_echelon.envs.echelon.settings import PERIOD
 
 
-class Evidence(NamedTuple):
+class RecordInputs(NamedTuple):
     """Data from which outcome records are computed.
 
     Attributes:
@@ -32,7 +32,7 @@ class Evidence(NamedTuple):
       cover_target: share of them that counts as full coverage.
     """
 
-    teams: squads.Teams
+    teams: squads.TeamSizes
     scenario: Scenario
     alive: jax.Array
     by_mech: MechFacts
@@ -41,15 +41,15 @@ class Evidence(NamedTuple):
     cover_target: jax.Array
 
 
-def of_teams(evidence: Evidence) -> Outcome:
+def compute_team_records(evidence: RecordInputs) -> OutcomeRecord:
     """Computes the outcome records `[K]` of the teams at present."""
     scenario, mine, ours = evidence.scenario, evidence.by_mech, evidence.by_team
-    teams, add = evidence.teams, squads.add
+    teams, add = evidence.teams, squads.sum_by_team
     strength = scenario.strength.astype(jnp.float32)
     lost = strength - add(evidence.alive, teams)
-    seen, _ = squads.unite(mine.visited, teams)
+    seen, _ = squads.unite_bits(mine.visited, teams)
     dealt = add(mine.dealt, teams)
-    return Outcome(
+    return OutcomeRecord(
         strength=strength,
         casualties=lost,
         enemies=strength[::-1],
@@ -60,32 +60,34 @@ def of_teams(evidence: Evidence) -> Outcome:
         elapsed=ours.elapsed * PERIOD,
         alone=ours.alone * PERIOD,
         contested=ours.contested * PERIOD,
-        watched=share(ours.covered.astype(jnp.float32), ours.elapsed.astype(jnp.float32), 0.0),
+        watched=clipped_ratio(ours.covered.astype(jnp.float32), ours.elapsed.astype(jnp.float32), 0.0),
         exposure=ours.exposure * PERIOD,
         supported=ours.supported * PERIOD,
-        protected=share(strength - lost, strength, 0.0),
+        protected=clipped_ratio(strength - lost, strength, 0.0),
         engaged=ours.engaged.astype(jnp.float32),
-        enfilade=share(add(mine.rear, teams), dealt, 0.0),
+        enfilade=clipped_ratio(add(mine.rear, teams), dealt, 0.0),
         waited=ours.waited * PERIOD,
         tracked=ours.tracked * PERIOD,
-        removed=share(dealt, scenario.hp[::-1], 0.0),
+        removed=clipped_ratio(dealt, scenario.hp[::-1], 0.0),
         suppression=add(mine.pinned, teams)[::-1],
         shots=add(mine.shots, teams).astype(jnp.float32),
         hits=add(mine.hits, teams).astype(jnp.float32),
         arrived=ours.arrived,
         ready=ours.ready,
         form=ours.form,
-        speed=staging.speed(ours),
+        speed=staging.follow_on_promptness(ours),
     )
 
 
-def running(outcome: Outcome, by_team: TeamFacts) -> Outcome:
+def with_running_capture(outcome: OutcomeRecord, by_team: TeamFacts) -> OutcomeRecord:
     """Returns the records with the share of a capture under way, for potentials."""
     under_way = jnp.clip(by_team.capture / CAPTURE, 0.0, 1.0)
     return outcome._replace(captured=jnp.maximum(outcome.captured, under_way))
 
 
-def over_whole_time(outcome: Outcome, by_team: TeamFacts, lost: jax.Array, left: jax.Array) -> Outcome:
+def with_whole_time_shares(
+    outcome: OutcomeRecord, by_team: TeamFacts, lost: jax.Array, left: jax.Array
+) -> OutcomeRecord:
     """Returns the records `[K]`; where an order is lost, shares of time refer to the whole time limit.
 
     In the remaining time nothing is held or watched. Relative to the elapsed time, a squad that holds an
@@ -98,11 +100,11 @@ def over_whole_time(outcome: Outcome, by_team: TeamFacts, lost: jax.Array, left:
       left: decisions until the time limit.
     """
     decisions = by_team.elapsed + jnp.where(lost, left, 0)
-    watched = share(by_team.covered.astype(jnp.float32), decisions.astype(jnp.float32), 0.0)
+    watched = clipped_ratio(by_team.covered.astype(jnp.float32), decisions.astype(jnp.float32), 0.0)
     return outcome._replace(elapsed=decisions * PERIOD, watched=watched)
 
 
-def without(evidence: Evidence, outcome: Outcome) -> Outcome:
+def compute_records_without(evidence: RecordInputs, outcome: OutcomeRecord) -> OutcomeRecord:
     """Computes the records `[M]` of each mech's team without the mech.
 
     Args:
@@ -110,22 +112,22 @@ def without(evidence: Evidence, outcome: Outcome) -> Outcome:
       outcome: the teams' records `[K]`.
     """
     mine, teams = evidence.by_mech, evidence.teams
-    team = squads.team_of(teams)
-    whole = Outcome(*(field[team] for field in outcome))
+    team = squads.team_numbers(teams)
+    whole = OutcomeRecord(*(field[team] for field in outcome))
     here = evidence.scenario.present.astype(jnp.float32)
     strength = whole.strength - here
     casualties = whole.casualties - (here - evidence.alive)
 
     def rest(part: jax.Array) -> jax.Array:
         """Returns the share of the team's sum contributed by the others; 1 where the sum is 0."""
-        total = squads.add(part, teams)[team]
-        return 1.0 - share(part, total, 0.0)
+        total = squads.sum_by_team(part, teams)[team]
+        return 1.0 - clipped_ratio(part, total, 0.0)
 
     sole = jnp.sum(mine.confirmed & (mine.confirmed.sum(0) == 1), axis=1)
-    seen, once = squads.unite(mine.visited, teams)
+    seen, once = squads.unite_bits(mine.visited, teams)
     cells = _count(seen)[team] - _count(mine.visited & once[team])
     fire, zone, pins = rest(mine.dealt), rest(mine.held), rest(mine.pinning)
-    others = squads.add(mine.dealt, teams)[team] - mine.dealt
+    others = squads.sum_by_team(mine.dealt, teams)[team] - mine.dealt
     samples = jnp.maximum(whole.elapsed / PERIOD, 1.0)
     return whole._replace(
         strength=strength,
@@ -138,9 +140,9 @@ def without(evidence: Evidence, outcome: Outcome) -> Outcome:
         contested=whole.contested * zone,
         watched=jnp.maximum(whole.watched - mine.lone_cover / samples, 0.0),
         supported=whole.supported * fire,
-        protected=share(strength - casualties, strength, 0.0),
+        protected=clipped_ratio(strength - casualties, strength, 0.0),
         engaged=(others > 0).astype(jnp.float32),
-        enfilade=share(squads.add(mine.rear, teams)[team] - mine.rear, others, 0.0),
+        enfilade=clipped_ratio(squads.sum_by_team(mine.rear, teams)[team] - mine.rear, others, 0.0),
         removed=whole.removed * fire,
         suppression=whole.suppression * pins,
         shots=whole.shots - mine.shots,
@@ -148,16 +150,16 @@ def without(evidence: Evidence, outcome: Outcome) -> Outcome:
     )
 
 
-def _raw_capture(evidence: Evidence) -> jax.Array:
+def _raw_capture(evidence: RecordInputs) -> jax.Array:
     """Returns captures `[K]` in units of a full one; above 1 if held longer, at least 1 once captured."""
     raw = evidence.by_team.capture / CAPTURE
     return jnp.where(evidence.by_team.captured, jnp.maximum(raw, 1.0), raw)
 
 
-def _covered(evidence: Evidence, cells: jax.Array) -> jax.Array:
+def _covered(evidence: RecordInputs, cells: jax.Array) -> jax.Array:
     """Returns the share of the requested cells, for numbers of entered cells."""
     asked = _count(evidence.open_cells) * evidence.cover_target
-    return share(cells.astype(jnp.float32), jnp.broadcast_to(asked, cells.shape), 1.0)
+    return clipped_ratio(cells.astype(jnp.float32), jnp.broadcast_to(asked, cells.shape), 1.0)
 
 
 def _count(words: jax.Array) -> jax.Array:

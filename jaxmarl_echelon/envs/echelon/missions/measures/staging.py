@@ -48,7 +48,7 @@ class Readiness(NamedTuple):
     form: jax.Array
 
 
-def current(orders: Orders, decision: jax.Array) -> Order:
+def present_orders(orders: Orders, decision: jax.Array) -> Order:
     """Returns the present orders of both teams, after `decision` decisions."""
     went = decision >= orders.go
     stage = went.astype(jnp.int32)[:, None]
@@ -61,38 +61,42 @@ def current(orders: Orders, decision: jax.Array) -> Order:
     return Order(pick(orders.verb), orders.parameters, zone, pick(orders.complexity), went)
 
 
-def spacing(parameters: jax.Array) -> jax.Array:
+def desired_spacing(parameters: jax.Array) -> jax.Array:
     """Returns the desired spacing `[K]` of orders with parameters `[K, 4]`, voxels."""
     values = dict(zip(PARAMETERS, parameters.T, strict=True))
     none = jnp.zeros_like(values["risk"])
-    return weights.orders(none, none, values["grouping"], jnp.float32(1)).spacing
+    return weights.compute_order_terms(none, none, values["grouping"], jnp.float32(1)).spacing
 
 
-def readiness(
-    mechs: Mechs, chassis: ChassisTable, classes: jax.Array, order: Order, teams: squads.Teams
+def measure_readiness(
+    mechs: Mechs, chassis: ChassisTable, classes: jax.Array, order: Order, teams: squads.TeamSizes
 ) -> Readiness:
     """Computes the readiness of both squads."""
-    middle = squads.centre(mechs.position, mechs.alive, teams)
+    middle = squads.squad_centres(mechs.position, mechs.alive, teams)
     near = jnp.maximum(order.zone[:, 2], AREA)
-    gap = vectors.length(middle - order.zone[:, :2])
+    gap = vectors.vector_length(middle - order.zone[:, :2])
     used = jnp.asarray(_USED)[classes]
     cool = jnp.sum(used & (mechs.cooldown <= 0), axis=1) / jnp.maximum(jnp.sum(used, axis=1), 1)
     headroom = jnp.clip(1.0 - mechs.heat / chassis.heat_capacity, 0.0, 1.0)
     body = jnp.clip(mechs.hp / chassis.hp, 0.0, 1.0)
     own = jnp.where(mechs.alive, (headroom + body + cool) / 3.0, 0.0)
-    living = squads.add(mechs.alive, teams)
-    _, mean = squads.spread(mechs.position, mechs.alive, teams)
+    living = squads.sum_by_team(mechs.alive, teams)
+    _, mean = squads.squad_spread(mechs.position, mechs.alive, teams)
     some = living > 0
     return Readiness(
         arrived=jnp.where(some, jnp.clip(1.0 - (gap - near) / near, 0.0, 1.0), 0.0),
-        ready=squads.add(own, teams) / jnp.maximum(living, 1),
+        ready=squads.sum_by_team(own, teams) / jnp.maximum(living, 1),
         form=jnp.where(
-            some, jnp.clip(1.0 - jnp.maximum(mean / spacing(order.parameters) - 1.0, 0.0), 0.0, 1.0), 0.0
+            some,
+            jnp.clip(1.0 - jnp.maximum(mean / desired_spacing(order.parameters) - 1.0, 0.0), 0.0, 1.0),
+            0.0,
         ),
     )
 
 
-def began(act: jax.Array, mechs: Mechs, order: Order, by_team: TeamFacts, teams: squads.Teams) -> jax.Array:
+def first_act_done(
+    act: jax.Array, mechs: Mechs, order: Order, by_team: TeamFacts, teams: squads.TeamSizes
+) -> jax.Array:
     """Returns bool `[K]`: the first act of the present order is done.
 
     Args:
@@ -102,13 +106,13 @@ def began(act: jax.Array, mechs: Mechs, order: Order, by_team: TeamFacts, teams:
       by_team: facts of the stage.
       teams: mechs of both teams.
     """
-    middle = squads.centre(mechs.position, mechs.alive, teams)
-    there = vectors.length(middle - order.zone[:, :2]) < order.zone[:, 2] + ARRIVAL
-    there &= squads.any_of(mechs.alive, teams)
+    middle = squads.squad_centres(mechs.position, mechs.alive, teams)
+    there = vectors.vector_length(middle - order.zone[:, :2]) < order.zone[:, 2] + ARRIVAL
+    there &= squads.any_by_team(mechs.alive, teams)
     return jnp.stack([by_team.met, by_team.entered, there])[act, np.arange(2)]
 
 
-def advance(
+def update_stage(
     orders: Orders,
     order: Order,
     decision: jax.Array,
@@ -118,7 +122,7 @@ def advance(
     classes: jax.Array,
     by_mech: MechFacts,
     by_team: TeamFacts,
-    teams: squads.Teams,
+    teams: squads.TeamSizes,
 ) -> tuple[MechFacts, TeamFacts]:
     """Records readiness until GO, resets the facts of the stage at GO, and times the follow-on's first act.
 
@@ -134,10 +138,10 @@ def advance(
       by_team: facts after the decision.
       teams: mechs of both teams.
     """
-    now = readiness(mechs, chassis, classes, order, teams)
+    now = measure_readiness(mechs, chassis, classes, order, teams)
     goes = (decision >= orders.go) & ~order.went
-    begins = order.went & (by_team.transit == NEVER) & began(act, mechs, order, by_team, teams)
-    later = current(orders, decision)
+    begins = order.went & (by_team.transit == NEVER) & first_act_done(act, mechs, order, by_team, teams)
+    later = present_orders(orders, decision)
     by_team = by_team.replace(
         arrived=jnp.where(order.went, by_team.arrived, now.arrived),
         ready=jnp.where(order.went, by_team.ready, now.ready),
@@ -145,27 +149,27 @@ def advance(
         transit=jnp.where(begins, by_team.elapsed, by_team.transit),
         reference=jnp.where(goes, _reference(mechs, chassis, later, teams), by_team.reference),
     )
-    mine = goes[squads.team_of(teams)]
-    gap = vectors.length(mechs.position[:, :2] - later.zone[squads.team_of(teams), :2])
+    mine = goes[squads.team_numbers(teams)]
+    gap = vectors.vector_length(mechs.position[:, :2] - later.zone[squads.team_numbers(teams), :2])
     by_mech = _anew(by_mech, _OF_STAGE, mine)
     by_mech = by_mech.replace(
         # Suppression of a mech belongs to the record of the other team.
-        pinned=jnp.where(goes[::-1][squads.team_of(teams)], 0.0, by_mech.pinned),
+        pinned=jnp.where(goes[::-1][squads.team_numbers(teams)], 0.0, by_mech.pinned),
         gap=jnp.where(mine, gap, by_mech.gap),
     )
     return by_mech, _anew(by_team, _OF_TEAM_STAGE, goes)
 
 
-def _reference(mechs: Mechs, chassis: ChassisTable, order: Order, teams: squads.Teams) -> jax.Array:
+def _reference(mechs: Mechs, chassis: ChassisTable, order: Order, teams: squads.TeamSizes) -> jax.Array:
     """Returns the expected seconds `[K]` until a squad begins the follow-on."""
-    middle = squads.centre(mechs.position, mechs.alive, teams)
+    middle = squads.squad_centres(mechs.position, mechs.alive, teams)
     speed = jnp.where(mechs.alive, chassis.max_speed, jnp.inf)
     slowest = jnp.stack([speed[: teams[0]].min(), speed[teams[0] :].min()])
     slowest = jnp.where(jnp.isfinite(slowest), slowest, 1.0)
-    return SLACK * vectors.length(middle - order.zone[:, :2]) / slowest + REACTION
+    return SLACK * vectors.vector_length(middle - order.zone[:, :2]) / slowest + REACTION
 
 
-def speed(by_team: TeamFacts) -> jax.Array:
+def follow_on_promptness(by_team: TeamFacts) -> jax.Array:
     """Returns the promptness of the follow-ons, `[K]` in [0, 1]; 0 before their first acts."""
     taken = by_team.transit * PERIOD / jnp.maximum(by_team.reference, PERIOD)
     return jnp.where(by_team.transit == NEVER, 0.0, jnp.clip(1.0 - taken, 0.0, 1.0))

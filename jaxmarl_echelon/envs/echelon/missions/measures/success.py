@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_echelon.envs.echelon.missions.measures import record, squads
-from jaxmarl_echelon.envs.echelon.missions.measures.outcome import Outcome, share
+from jaxmarl_echelon.envs.echelon.missions.measures.outcome import OutcomeRecord, clipped_ratio
 from jaxmarl_echelon.envs.echelon.missions.types import NEVER, PARAMETERS, Orders
 from jaxmarl_echelon.envs.echelon.missions.verbs.registry import Registry
 from jaxmarl_echelon.envs.echelon.settings import PERIOD
@@ -20,17 +20,17 @@ _ROUNDING = np.float32(1e-5)
 _LOSSES = PARAMETERS.index("loss_appetite")
 
 
-Parts = tuple[jax.Array, jax.Array]
+SuccessParts = tuple[jax.Array, jax.Array]
 
 
-def parts(registry: Registry, verb: jax.Array, outcome: Outcome) -> Parts:
+def success_parts(registry: Registry, verb: jax.Array, outcome: OutcomeRecord) -> SuccessParts:
     """Returns success `[N]` in [0, 1] of outcomes under order and follow-on, `verb` `[N, 2]`."""
     values = registry.evaluate(outcome)
     first, second = (jnp.take_along_axis(values, verb[:, i : i + 1], axis=1)[:, 0] for i in (0, 1))
     return first, second
 
 
-def base(registry: Registry, verb: jax.Array, went: jax.Array, found: Parts) -> jax.Array:
+def base_success(registry: Registry, verb: jax.Array, went: jax.Array, found: SuccessParts) -> jax.Array:
     """Returns success `[N]` in [0, 1] before constraints.
 
     For an order with a follow-on it is the mean of both successes; the follow-on's is 0 before GO.
@@ -39,21 +39,21 @@ def base(registry: Registry, verb: jax.Array, went: jax.Array, found: Parts) -> 
       registry: the verbs.
       verb: `[N, 2]` int32 of the order and of its follow-on.
       went: `[N]` bool; the follow-on has begun.
-      found: `parts` of the outcomes.
+      found: `success_parts` of the outcomes.
     """
     first, second = found
     staged = jnp.asarray(registry.staged)[verb[:, 0]]
     return jnp.where(staged, 0.5 * first + 0.5 * jnp.where(went, second, 0.0), first)
 
 
-def constrained(
+def apply_constraints(
     registry: Registry,
     value: jax.Array,
     verb: jax.Array,
     loss_appetite: jax.Array,
     budget: jax.Array,
     taken: jax.Array,
-    outcome: Outcome,
+    outcome: OutcomeRecord,
 ) -> jax.Array:
     """Applies constraints to success: times 0.5 for too many casualties, times 0.8 for exceeding the budget.
 
@@ -66,12 +66,12 @@ def constrained(
       taken: `[N]` seconds until the mission first counted as done.
       outcome: `[N]`.
     """
-    costly = share(outcome.casualties, outcome.strength, 0.0) > loss_appetite
+    costly = clipped_ratio(outcome.casualties, outcome.strength, 0.0) > loss_appetite
     late = jnp.asarray(registry.flags("timed"))[verb] & (taken > budget)
     return value * jnp.where(costly, COSTLY, 1.0) * jnp.where(late, LATE, 1.0)
 
 
-def terminal(success: jax.Array) -> jax.Array:
+def terminal_reward(success: jax.Array) -> jax.Array:
     """Returns the terminal reward `2 S - 1` in [-1, 1]."""
     return 2.0 * success - 1.0
 
@@ -91,12 +91,12 @@ def time_taken(registry: Registry, verb: jax.Array, latched: jax.Array, decision
     return jnp.where(done, latched, decision) * PERIOD
 
 
-def differences(
+def difference_rewards(
     registry: Registry,
     orders: Orders,
     went: jax.Array,
-    evidence: record.Evidence,
-    outcome: Outcome,
+    evidence: record.RecordInputs,
+    outcome: OutcomeRecord,
     success: jax.Array,
     decision: jax.Array,
 ) -> jax.Array:
@@ -111,38 +111,38 @@ def differences(
       success: `[K]` after constraints.
       decision: decisions taken.
     """
-    team = squads.team_of(evidence.teams)
-    alone = record.without(evidence, outcome)
+    team = squads.team_numbers(evidence.teams)
+    alone = record.compute_records_without(evidence, outcome)
     verb = orders.verb[team]
     taken = time_taken(registry, orders.verb[:, 0], evidence.by_team.latched, decision)[team]
-    value = base(registry, verb, went[team], parts(registry, verb, alone))
+    value = base_success(registry, verb, went[team], success_parts(registry, verb, alone))
     losses, budget = orders.parameters[team, _LOSSES], orders.budget[team]
-    rest = constrained(registry, value, verb[:, 0], losses, budget, taken, alone)
+    rest = apply_constraints(registry, value, verb[:, 0], losses, budget, taken, alone)
     return jnp.where(evidence.scenario.present, success[team] - rest, 0.0)
 
 
-def of_teams(
+def constrain_team_success(
     registry: Registry,
     orders: Orders,
     value: jax.Array,
     latched: jax.Array,
     decision: jax.Array,
-    outcome: Outcome,
+    outcome: OutcomeRecord,
 ) -> jax.Array:
     """Applies the constraints of both teams' orders to their success `value` `[K]`."""
     taken = time_taken(registry, orders.verb[:, 0], latched, decision)
     losses = orders.parameters[:, _LOSSES]
-    return constrained(registry, value, orders.verb[:, 0], losses, orders.budget, taken, outcome)
+    return apply_constraints(registry, value, orders.verb[:, 0], losses, orders.budget, taken, outcome)
 
 
-def completes(registry: Registry, verb: jax.Array, went: jax.Array, found: Parts) -> jax.Array:
+def is_complete(registry: Registry, verb: jax.Array, went: jax.Array, found: SuccessParts) -> jax.Array:
     """Returns bool `[N]`: the order is complete; with a follow-on: the follow-on has begun and is complete.
 
     Args:
       registry: the verbs.
       verb: `[N, 2]` int32 of the order and of its follow-on.
       went: `[N]` bool; the follow-on has begun.
-      found: `parts` of the outcomes.
+      found: `success_parts` of the outcomes.
     """
     first, second = found
     limit = jnp.asarray(registry.complete - _ROUNDING)[verb]

@@ -4,7 +4,7 @@ Rates lie in [-1, 1] and are divided by the time limit, events are shares of an 
 sum of each over an episode is of the order of 1. Two components are differences of potentials (Ng, Harada
 and Russell 1999, "Policy invariance under reward transformations", section 3): their discounted sum over a
 mech's life depends only on its first and last state. Their undiscounted sum is hard to interpret, so the
-growth of the potential is logged instead (`growth`). Reference: docs/reference/echelon.md 16.3.
+growth of the potential is logged instead (`potential_growth`). Reference: docs/reference/echelon.md 16.3.
 """
 
 from typing import NamedTuple
@@ -17,10 +17,14 @@ from jaxmarl_echelon.envs.echelon.battle.state import Mechs
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import MAX_STABILITY
 from jaxmarl_echelon.envs.echelon.missions import weights
 from jaxmarl_echelon.envs.echelon.missions.measures import squads
-from jaxmarl_echelon.envs.echelon.missions.measures.facts import Moment, News, within_area
+from jaxmarl_echelon.envs.echelon.missions.measures.facts import (
+    FactChanges,
+    FactInputs,
+    inside_operation_area,
+)
 from jaxmarl_echelon.envs.echelon.missions.types import COMPONENTS, Scenario
 from jaxmarl_echelon.envs.echelon.missions.verbs.suppress import TARGET_TIME
-from jaxmarl_echelon.envs.results import ratio
+from jaxmarl_echelon.envs.results import divide_or_empty
 
 COOL = 0.75
 NEAR, WIDE, LOST, LOST_CHARGE = 0.5, 1.5, 3.0, -0.5
@@ -31,7 +35,7 @@ PATIENCE = 20
 POTENTIALS = ("zone_progress", "mission_progress")
 
 
-class Situation(NamedTuple):
+class ShapingInputs(NamedTuple):
     """Inputs of the shaping components for one decision.
 
     Attributes:
@@ -48,26 +52,26 @@ class Situation(NamedTuple):
       gamma: discount of a decision.
     """
 
-    now: Moment
+    now: FactInputs
     before: Mechs
-    news: News
+    news: FactChanges
     scenario: Scenario
     gap: jax.Array
     potential: jax.Array
     over: jax.Array
     stalled: jax.Array
-    orders: weights.Orders
+    orders: weights.OrderTerms
     limit: jax.Array
     gamma: jax.Array
 
 
-def compute(it: Situation) -> jax.Array:
+def compute_shaping(it: ShapingInputs) -> jax.Array:
     """Computes all components `[M, len(COMPONENTS)]`; 0 for mechs that were dead before the decision."""
     values = jnp.stack([_COMPONENTS[name](it) for name in COMPONENTS], axis=-1)
     return jnp.where(it.before.alive[:, None], values, 0.0)
 
 
-def growth(it: Situation) -> dict[str, jax.Array]:
+def potential_growth(it: ShapingInputs) -> dict[str, jax.Array]:
     """Returns the growth of each living mech's potentials, `[M]` per component of `POTENTIALS`.
 
     Other penalties of these components are included. Excluded are the discount, which rewards the remaining
@@ -79,46 +83,46 @@ def growth(it: Situation) -> dict[str, jax.Array]:
     return {name: jnp.where(it.before.alive, _COMPONENTS[name](goes_on), 0.0) for name in POTENTIALS}
 
 
-def survival(it: Situation) -> jax.Array:
+def survival(it: ShapingInputs) -> jax.Array:
     """Rewards being alive; penalises dying, less for orders with a high loss appetite."""
     died = it.before.alive & ~it.now.mechs.alive
     return it.now.mechs.alive / it.limit + jnp.where(died, it.orders.death[it.now.team], 0.0)
 
 
-def damage_dealt(it: Situation) -> jax.Array:
+def damage_dealt(it: ShapingInputs) -> jax.Array:
     """Rewards damage to enemies, as a share of all their hit points, times the own strength."""
     team = it.now.team
     whole = it.scenario.hp[::-1][team]
-    return ratio(it.scenario.strength[team] * it.now.tally.dealt, whole, 0.0)
+    return divide_or_empty(it.scenario.strength[team] * it.now.tally.dealt, whole, 0.0)
 
 
-def heat_management(it: Situation) -> jax.Array:
+def heat_management(it: ShapingInputs) -> jax.Array:
     """Rewards low heat: 1 up to three quarters of the capacity (idleness gains nothing), then down to 0."""
     heat = it.now.mechs.heat / it.now.chassis.heat_capacity
     return _living(it, jnp.clip((1.0 - heat) / (1.0 - COOL), 0.0, 1.0)) / it.limit
 
 
-def pack_cohesion(it: Situation) -> jax.Array:
+def pack_cohesion(it: ShapingInputs) -> jax.Array:
     """Rewards keeping the spacing of the order; penalises being more than three times as far away."""
     mechs, wanted = it.now.mechs, it.orders.spacing[it.now.team]
-    gap, _ = squads.spread(mechs.position, mechs.alive, it.now.teams)
+    gap, _ = squads.squad_spread(mechs.position, mechs.alive, it.now.teams)
     good = (gap >= NEAR * wanted) & (gap <= WIDE * wanted)
     return _living(it, jnp.where(good, 1.0, jnp.where(gap > LOST * wanted, LOST_CHARGE, 0.0))) / it.limit
 
 
-def zone_progress(it: Situation) -> jax.Array:
+def zone_progress(it: ShapingInputs) -> jax.Array:
     """Rewards approaching the objective, as a difference of potentials."""
     before, after = _distances(it)
     scale = jnp.maximum(it.gap, it.now.order.zone[it.now.team, 2])
     return (before - it.gamma * after) / scale
 
 
-def zone_control(it: Situation) -> jax.Array:
+def zone_control(it: ShapingInputs) -> jax.Array:
     """Rewards mechs in the objective with their team's share of a full hold."""
     return jnp.where(it.news.inside, it.news.tick[it.now.team], 0.0) / it.limit
 
 
-def mission_progress(it: Situation) -> jax.Array:
+def mission_progress(it: ShapingInputs) -> jax.Array:
     """Rewards mission progress, as a difference of potentials; penalises dithering under time pressure.
 
     A mech's potential is 0 after its death and after the end of the episode: rewards of the potential are
@@ -130,25 +134,25 @@ def mission_progress(it: Situation) -> jax.Array:
     return gained + jnp.where(it.stalled >= PATIENCE, it.orders.dithering, 0.0)[team]
 
 
-def stealth(it: Situation) -> jax.Array:
+def stealth(it: ShapingInputs) -> jax.Array:
     """Rewards not being tracked while approaching or near the objective; hiding elsewhere gains nothing."""
     before, after = _distances(it)
-    on_task = (before - after >= STEP) | within_area(it.now)
+    on_task = (before - after >= STEP) | inside_operation_area(it.now)
     return _living(it, (on_task & ~it.news.tracked).astype(jnp.float32)) / it.limit
 
 
-def detection(it: Situation) -> jax.Array:
+def detection(it: ShapingInputs) -> jax.Array:
     """Rewards the squad's first confirmed tracks of enemies, as a share of all enemies."""
-    return ratio(it.news.found, it.scenario.strength[::-1][it.now.team].astype(jnp.float32), 0.0)
+    return divide_or_empty(it.news.found, it.scenario.strength[::-1][it.now.team].astype(jnp.float32), 0.0)
 
 
-def suppression_effect(it: Situation) -> jax.Array:
+def suppression_effect(it: ShapingInputs) -> jax.Array:
     """Rewards credited suppression of enemies, as a share of the target time for all enemies."""
     asked = it.scenario.strength[::-1][it.now.team] * TARGET_TIME
-    return ratio(it.news.pinning, asked, 0.0)
+    return divide_or_empty(it.news.pinning, asked, 0.0)
 
 
-def resource_preservation(it: Situation) -> jax.Array:
+def resource_preservation(it: ShapingInputs) -> jax.Array:
     """Rewards the mean of heat headroom, hit points and stability."""
     mechs, chassis = it.now.mechs, it.now.chassis
     headroom = jnp.clip(1.0 - mechs.heat / chassis.heat_capacity, 0.0, 1.0)
@@ -174,7 +178,7 @@ _COMPONENTS = {
 }
 
 
-def weights_by_verb(given: jax.Array, gates: jax.Array, orders: weights.Orders) -> jax.Array:
+def weights_by_verb(given: jax.Array, gates: jax.Array, orders: weights.OrderTerms) -> jax.Array:
     """Returns weights `[K, C]` of the components under the verbs of both teams.
 
     Args:
@@ -182,22 +186,22 @@ def weights_by_verb(given: jax.Array, gates: jax.Array, orders: weights.Orders) 
       gates: `[K, C]` gates of the teams' verbs.
       orders: `[K]` reward terms set by the parameters of the orders.
     """
-    return weights.hurried(weights.verb_weights(given, gates), orders)
+    return weights.apply_time_pressure(weights.verb_weights(given, gates), orders)
 
 
-def _lasting(it: Situation) -> Mechs:
+def _lasting(it: ShapingInputs) -> Mechs:
     """Returns the mechs after the decision, as if none had died in it."""
     return it.now.mechs.replace(alive=it.before.alive)
 
 
-def _living(it: Situation, values: jax.Array) -> jax.Array:
+def _living(it: ShapingInputs, values: jax.Array) -> jax.Array:
     return jnp.where(it.now.mechs.alive, values, 0.0)
 
 
-def _distances(it: Situation) -> tuple[jax.Array, jax.Array]:
+def _distances(it: ShapingInputs) -> tuple[jax.Array, jax.Array]:
     """Returns planar distances `[M]` to the objective before and after the decision."""
     goal = it.now.order.zone[it.now.team, :2]
     return (
-        vectors.length(it.before.position[:, :2] - goal),
-        vectors.length(it.now.mechs.position[:, :2] - goal),
+        vectors.vector_length(it.before.position[:, :2] - goal),
+        vectors.vector_length(it.now.mechs.position[:, :2] - goal),
     )

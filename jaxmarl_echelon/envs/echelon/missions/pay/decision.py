@@ -24,7 +24,7 @@ from jaxmarl_echelon.envs.echelon.missions.types import (
 from jaxmarl_echelon.envs.echelon.missions.verbs.registry import Registry
 
 
-class Decision(NamedTuple):
+class MissionRewardInputs(NamedTuple):
     """Inputs of the rewards of one decision.
 
     Attributes:
@@ -37,42 +37,46 @@ class Decision(NamedTuple):
       decision: decisions taken.
     """
 
-    shaping: components.Situation
+    shaping: components.ShapingInputs
     verdict: Verdict
-    evidence: record.Evidence
+    evidence: record.RecordInputs
     told: Order
     later: Order
     bonus: jax.Array
     decision: jax.Array
 
 
-def of_orders(order: Order, limit: jax.Array) -> weights.Orders:
+def read_order_terms(order: Order, limit: jax.Array) -> weights.OrderTerms:
     """Returns the reward terms `[K]` set by the parameters of both teams' orders."""
     value = dict(zip(PARAMETERS, order.parameters.T, strict=True))
-    return weights.orders(value["loss_appetite"], value["time_pressure"], value["grouping"], limit)
+    return weights.compute_order_terms(
+        value["loss_appetite"], value["time_pressure"], value["grouping"], limit
+    )
 
 
-Paid = dict[str, jax.Array]
+ComponentRewards = dict[str, jax.Array]
 
 
-def pay(registry: Registry, params: MissionParams, it: Decision) -> tuple[Paid, Paid]:
+def compute_mission_rewards(
+    registry: Registry, params: MissionParams, it: MissionRewardInputs
+) -> tuple[ComponentRewards, ComponentRewards]:
     """Computes rewards `[M]` per component, before the run's own factors, and the values `[M]` to log.
 
     At the end of an episode dead mechs receive rewards, too; empty slots never do. Rewards are logged as they
     are, except for differences of potentials, for which the growth of the potential is logged.
     """
     teams, verdict = it.evidence.teams, it.verdict
-    team, present = squads.team_of(teams), it.evidence.scenario.present
+    team, present = squads.team_numbers(teams), it.evidence.scenario.present
     given = components.weights_by_verb(
         params.weights.components, params.gates[it.told.verb], it.shaping.orders
     )
-    shaping = components.compute(it.shaping) * given[team]
+    shaping = components.compute_shaping(it.shaping) * given[team]
     paid = {name: shaping[:, column] for column, name in enumerate(COMPONENTS)}
-    grown = components.growth(it.shaping)
+    grown = components.potential_growth(it.shaping)
     grown = {name: value * given[team, COMPONENTS.index(name)] for name, value in grown.items()}
     ends = verdict.over & present
-    terminal = params.weights.terminal * success.terminal(verdict.success)[team]
-    credit = params.weights.credit * success.differences(
+    terminal = params.weights.terminal * success.terminal_reward(verdict.success)[team]
+    credit = params.weights.credit * success.difference_rewards(
         registry,
         it.evidence.scenario.orders,
         it.later.went,

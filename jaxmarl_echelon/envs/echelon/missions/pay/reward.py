@@ -11,10 +11,10 @@ import jax
 from jaxmarl_echelon.envs.echelon.missions.types import PAID
 from jaxmarl_echelon.envs.rewards import Catalogue, Component, Reward, Weights
 
-Memory = tuple[()]
+MissionRewardMemory = tuple[()]
 
 
-def _paid(name: str, weights: Weights, paid: dict[str, jax.Array], memory: Memory):
+def _paid(name: str, weights: Weights, paid: dict[str, jax.Array], memory: MissionRewardMemory):
     del weights
     return paid[name], memory
 
@@ -22,7 +22,7 @@ def _paid(name: str, weights: Weights, paid: dict[str, jax.Array], memory: Memor
 CATALOGUE = Catalogue({name: Component({"weight": 1.0}, partial(_paid, name)) for name in PAID})
 
 
-def make_reward(
+def make_mission_reward(
     components: Mapping[str, Mapping[str, float] | None] | None = None,
     sets: Mapping[str, Sequence[str]] | None = None,
 ) -> Reward:

@@ -4,13 +4,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_echelon.envs.echelon.battle.simulation import Simulation
+from jaxmarl_echelon.envs.echelon.battle.simulation import BattleSimulation
 from jaxmarl_echelon.envs.echelon.battle.state import EchelonParams, Mechs
 from jaxmarl_echelon.envs.echelon.battle.surroundings import chassis_of
-from jaxmarl_echelon.envs.echelon.missions.scenarios.draw import Drawn
+from jaxmarl_echelon.envs.echelon.missions.scenarios.draw import DrawnScenario
 
 
-def deploy(key: jax.Array, drawn: Drawn, simulation: Simulation, params: EchelonParams) -> Mechs:
+def deploy_mechs(
+    key: jax.Array, drawn: DrawnScenario, simulation: BattleSimulation, params: EchelonParams
+) -> Mechs:
     """Returns the mechs before the first decision; empty slots are not alive.
 
     Args:

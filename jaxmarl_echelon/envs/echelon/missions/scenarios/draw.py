@@ -9,9 +9,9 @@ import numpy as np
 from jaxmarl_echelon.envs.echelon.battle import vectors
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import CHASSIS
 from jaxmarl_echelon.envs.echelon.missions.measures import staging
-from jaxmarl_echelon.envs.echelon.missions.measures.squads import Teams, add, team_of
+from jaxmarl_echelon.envs.echelon.missions.measures.squads import TeamSizes, sum_by_team, team_numbers
 from jaxmarl_echelon.envs.echelon.missions.scenarios import forces, placement
-from jaxmarl_echelon.envs.echelon.missions.scenarios.ground import Ground
+from jaxmarl_echelon.envs.echelon.missions.scenarios.ground import ScenarioGround
 from jaxmarl_echelon.envs.echelon.missions.scenarios.levers import Levers
 from jaxmarl_echelon.envs.echelon.missions.types import NEVER, PARAMETERS, MissionWeights, Orders, Scenario
 from jaxmarl_echelon.envs.echelon.missions.verbs.registry import Registry
@@ -24,7 +24,7 @@ ROUTE_REACH = 10.0
 _KEYS = 24
 
 
-class Drawn(NamedTuple):
+class DrawnScenario(NamedTuple):
     """Drawn scenario, with headings and health of the mechs at the start.
 
     Attributes:
@@ -38,7 +38,7 @@ class Drawn(NamedTuple):
     health: jax.Array
 
 
-class Limits(NamedTuple):
+class ScenarioLimits(NamedTuple):
     """Properties of the environment that scenarios depend on.
 
     Attributes:
@@ -48,21 +48,21 @@ class Limits(NamedTuple):
       fire: `[K]` probability per decision that a scripted mech may fire, before the curriculum's factor.
     """
 
-    teams: Teams
+    teams: TeamSizes
     size: tuple[int, int, int]
     decisions: jax.Array
     fire: jax.Array
 
 
-def draw(
+def draw_scenario(
     key: jax.Array,
     registry: Registry,
-    ground: Ground,
+    ground: ScenarioGround,
     index: jax.Array,
     levers: Levers,
     weights: MissionWeights,
-    limits: Limits,
-) -> Drawn:
+    limits: ScenarioLimits,
+) -> DrawnScenario:
     """Draws a scenario on terrain `index`.
 
     Random numbers that concern only the enemies have keys of their own and do not affect the team's orders.
@@ -75,12 +75,12 @@ def draw(
     places = _places(next(keys), ground, index, levers, mission, limits.size)
     orders = _orders(next(keys), registry, levers, verbs, places, (blue.packs, red.packs), limits)
 
-    teams, team = limits.teams, team_of(limits.teams)
+    teams, team = limits.teams, team_numbers(limits.teams)
     classes = jnp.concatenate([blue.classes, red.classes])
     number = np.concatenate([np.arange(count) for count in teams])
     present = number < jnp.stack([blue.count, red.count])[team]
     wanted, yaw = _formations(next(keys), levers, orders, places, (blue, red), teams)
-    start = placement.seats(ground.places, ground.free[index], wanted, present)
+    start = placement.assign_places(ground.places, ground.free[index], wanted, present)
     health = _health(next(keys), levers, teams)
     hp = jnp.where(present, jnp.asarray(CHASSIS.hp)[classes] * health, 0.0)
     route = _route(next(keys), places.objective, limits.size)
@@ -89,8 +89,8 @@ def draw(
         orders=orders,
         classes=classes,
         present=present,
-        strength=add(present, teams),
-        hp=add(hp, teams),
+        strength=sum_by_team(present, teams),
+        hp=sum_by_team(hp, teams),
         start=start,
         disposition=_both(_pick(next(keys), levers.disposition[mission])),
         awareness=_both(_pick(next(keys), levers.awareness[mission])),
@@ -99,7 +99,7 @@ def draw(
         route=route,
         difficulty=difficulty,
     )
-    return Drawn(scenario, yaw, health)
+    return DrawnScenario(scenario, yaw, health)
 
 
 class _Places(NamedTuple):
@@ -136,7 +136,7 @@ def _verbs(key: jax.Array, levers: Levers) -> jax.Array:
 
 
 def _forces(
-    key, registry: Registry, levers: Levers, verbs, difficulty, teams: Teams
+    key, registry: Registry, levers: Levers, verbs, difficulty, teams: TeamSizes
 ) -> tuple[forces.Force, forces.Force]:
     """Draws both teams' mechs, with classes that their orders need and enemies if blue's order needs them."""
     share, noise, kinds = jax.random.split(key, 3)
@@ -154,27 +154,27 @@ def _forces(
     kind = _pick(kinds, levers.composition)
 
     def force(k):
-        classes = forces.led_by(
+        classes = forces.move_class_first(
             levers.patterns[k, kind[k], : teams[k]], jnp.where(staged[k], first[k, 1], -1)
         )
-        classes = forces.led_by(classes, first[k, 0])
-        return forces.muster(classes, strength[k], levers.count[k], least[k])
+        classes = forces.move_class_first(classes, first[k, 0])
+        return forces.muster_force(classes, strength[k], levers.count[k], least[k])
 
     return force(0), force(1)
 
 
-def _places(key, ground: Ground, index, levers: Levers, mission, size) -> _Places:
+def _places(key, ground: ScenarioGround, index, levers: Levers, mission, size) -> _Places:
     keys = jax.random.split(key, 7)
     places, free = ground.places, ground.free[index]
-    drawn = placement.objective(keys[0], places, free, size, _pick(keys[1], levers.placement))
-    given, _ = vectors.lowest(vectors.square(places - levers.objective), 0)
+    drawn = placement.draw_objective(keys[0], places, free, size, _pick(keys[1], levers.placement))
+    given, _ = vectors.argmin_and_min(vectors.squared_length(places - levers.objective), 0)
     chosen = jnp.where(levers.fixed, given, drawn)
     objective = jnp.where(levers.fixed, levers.objective, places[drawn])
     distance = _uniform(keys[2], levers.distance[mission])
-    enemy = placement.at_distance(keys[3], places, free, objective, distance[1], objective - 1e3)
-    own = placement.at_distance(keys[4], places, free, objective, distance[0], places[enemy])
+    enemy = placement.draw_at_distance(keys[3], places, free, objective, distance[1], objective - 1e3)
+    own = placement.draw_at_distance(keys[4], places, free, objective, distance[0], places[enemy])
     further = _uniform(keys[5], jnp.asarray(FOLLOW_ON_DISTANCE, jnp.float32))
-    after = placement.at_distance(keys[6], places, free, objective, further, objective - 1e3)
+    after = placement.draw_at_distance(keys[6], places, free, objective, further, objective - 1e3)
     radius = _uniform(jax.random.fold_in(keys[0], 1), levers.radius)
     return _Places(
         objective=objective,
@@ -210,14 +210,14 @@ def _orders(key, registry: Registry, levers: Levers, verbs, places: _Places, pac
     )
 
 
-def _formations(key, levers: Levers, orders: Orders, places: _Places, both, teams: Teams):
+def _formations(key, levers: Levers, orders: Orders, places: _Places, both, teams: TeamSizes):
     """Returns desired start positions `[M, 2]` and headings `[M]`."""
     shape, loose, turn, side, idle = jax.random.split(key, 5)
     wide = jnp.asarray(list(placement.COHESION.values()))[_pick(loose, levers.cohesion)]
-    spacing = jnp.stack([staging.spacing(orders.parameters)[0], wide])
+    spacing = jnp.stack([staging.desired_spacing(orders.parameters)[0], wide])
     kinds = jnp.stack([_pick(shape, levers.formation), placement.FORMATIONS.index("scattered")])
     offset = places.objective - places.anchors
-    gap = vectors.length(offset)
+    gap = vectors.vector_length(offset)
     ahead = jnp.arctan2(offset[:, 1], offset[:, 0])
     anywhere = jax.random.uniform(idle, minval=-jnp.pi, maxval=jnp.pi)
     own = jnp.where(gap[0] > places.radius, ahead[0], anywhere)
@@ -226,22 +226,22 @@ def _formations(key, levers: Levers, orders: Orders, places: _Places, both, team
     facing = jnp.arctan2(towards[1], towards[0]) + sign * _uniform(turn, levers.approach)
     yaw = jnp.stack([own, facing])
     wanted = [
-        placement.around(
+        placement.place_formation(
             places.anchors[k],
-            placement.formation(kinds[k], both[k].count, teams[k]),
+            placement.formation_offsets(kinds[k], both[k].count, teams[k]),
             spacing[k],
             yaw[k],
         )
         for k in (0, 1)
     ]
     wrapped = yaw - 2 * jnp.pi * jnp.round(yaw / (2 * jnp.pi))
-    return jnp.concatenate(wanted), wrapped[team_of(teams)]
+    return jnp.concatenate(wanted), wrapped[team_numbers(teams)]
 
 
-def _health(key, levers: Levers, teams: Teams) -> jax.Array:
+def _health(key, levers: Levers, teams: TeamSizes) -> jax.Array:
     """Draws the share `[M]` of the full hit points at the start."""
     kind, share = jax.random.split(key)
-    ends = jnp.asarray(list(forces.HEALTH.values()))[_pick(kind, levers.health)][team_of(teams)]
+    ends = jnp.asarray(list(forces.HEALTH.values()))[_pick(kind, levers.health)][team_numbers(teams)]
     return ends[:, 0] + jax.random.uniform(share, ends.shape[:1]) * (ends[:, 1] - ends[:, 0])
 
 

@@ -10,7 +10,8 @@ from jaxmarl_echelon.envs.echelon.battle.unit_tables import HEAVY, LIGHT, MEDIUM
 
 # Strength of a mech in packs by class, in the order of `tables.CLASSES`.
 WEIGHTS = np.array([0.5, 0.7, 1.0, 2.0], np.float32) / 10.0
-# Classes in the order in which slots are filled, repeated; `led_by` may move one class to the front.
+# Classes in the order in which slots are filled, repeated; `move_class_first` may move one class to the
+# front.
 PATTERNS: dict[str, tuple[int, ...]] = {
     "balanced": (MEDIUM, HEAVY, MEDIUM, LIGHT, MEDIUM, SCOUT, MEDIUM, LIGHT, MEDIUM, LIGHT),
     "scout_heavy": (MEDIUM, SCOUT, LIGHT, SCOUT, LIGHT, MEDIUM, SCOUT, LIGHT, SCOUT, LIGHT),
@@ -36,13 +37,13 @@ class Force(NamedTuple):
     packs: jax.Array
 
 
-def patterns(roster: tuple[int, ...]) -> np.ndarray:
+def class_patterns(roster: tuple[int, ...]) -> np.ndarray:
     """Returns classes `[COMPOSITIONS, A]` in the order in which the slots of a roster are filled."""
     rows = [np.resize(pattern, len(roster)) for pattern in PATTERNS.values()]
     return np.stack([np.array(roster), *rows]).astype(np.int32)
 
 
-def led_by(classes: jax.Array, first: jax.Array) -> jax.Array:
+def move_class_first(classes: jax.Array, first: jax.Array) -> jax.Array:
     """Moves the first mech of a class to the front of `classes` `[A]`, if it occurs.
 
     Args:
@@ -54,7 +55,7 @@ def led_by(classes: jax.Array, first: jax.Array) -> jax.Array:
     return classes[jnp.where(slot == 0, place, jnp.where(slot <= place, slot - 1, slot))]
 
 
-def muster(classes: jax.Array, strength: jax.Array, count: jax.Array, least: jax.Array) -> Force:
+def muster_force(classes: jax.Array, strength: jax.Array, count: jax.Array, least: jax.Array) -> Force:
     """Fills the number of slots whose strength is nearest to the requested one.
 
     Args:
@@ -70,6 +71,6 @@ def muster(classes: jax.Array, strength: jax.Array, count: jax.Array, least: jax
     return Force(classes, number, reached[number])
 
 
-def packs(classes) -> float:
+def strength_in_packs(classes) -> float:
     """Returns the strength of mechs in packs; the standard roster of ten has 0.96."""
     return float(WEIGHTS[np.asarray(classes, int)].sum())

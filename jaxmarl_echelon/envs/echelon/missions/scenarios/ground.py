@@ -36,7 +36,7 @@ SMALL_TARGET, LARGE_TARGET = 0.8, 0.4
 
 
 @struct.dataclass
-class Ground:
+class ScenarioGround:
     """Terrain data of scenarios, for N terrains.
 
     Attributes:
@@ -76,7 +76,7 @@ class Ground:
         return y * self.columns + x
 
 
-def ground_of(bank: TerrainBank, cell: int | None = None) -> Ground:
+def make_scenario_ground(bank: TerrainBank, cell: int | None = None) -> ScenarioGround:
     """Computes the terrain data of a bank.
 
     Args:
@@ -93,7 +93,7 @@ def ground_of(bank: TerrainBank, cell: int | None = None) -> Ground:
     y = np.arange(depth // BLOCK) * BLOCK + BLOCK // 2
     near = reachable[:, y][:, :, x] | reachable[:, y - 1][:, :, x - 1]
     places = np.stack(np.meshgrid(x, y), -1).reshape(-1, 2).astype(np.float32)
-    return Ground(
+    return ScenarioGround(
         places=jnp.asarray(places),
         free=jnp.asarray((near & ~blocked).reshape(len(solid), -1)),
         complexity=jnp.asarray(_complexity((opaque & ((1 << _EYE) - 1)).astype(bool))),
@@ -103,12 +103,12 @@ def ground_of(bank: TerrainBank, cell: int | None = None) -> Ground:
     )
 
 
-def default_target(size: Sequence[int]) -> float:
+def default_cover_target(size: Sequence[int]) -> float:
     """Returns the share of reachable cells that counts as full coverage, by map size."""
     return SMALL_TARGET if max(size[:2]) <= SMALL else LARGE_TARGET
 
 
-def biomes_of(
+def draw_biomes(
     maps: int, seed: int, terrains: Sequence[str], complexity: tuple[float, float]
 ) -> list[tuple[str, ...]]:
     """Draws the biomes of maps: terrain types alternate, complexity determines the painted quadrants.

@@ -65,27 +65,27 @@ class Levers:
     go: jax.Array
 
 
-def weights_of(names: Sequence[str], given: str | Sequence[str] | Mapping[str, float]) -> np.ndarray:
+def relative_weights(names: Sequence[str], given: str | Sequence[str] | Mapping[str, float]) -> np.ndarray:
     """Returns relative weights of `names`, float32: for one name, several names, or weights by name."""
     chosen = {given: 1.0} if isinstance(given, str) else given
     chosen = chosen if isinstance(chosen, Mapping) else dict.fromkeys(chosen, 1.0)
     return np.array([chosen.get(name, 0.0) for name in names], np.float32)
 
 
-def of_templates(registry: Registry) -> dict[str, np.ndarray]:
+def template_levers(registry: Registry) -> dict[str, np.ndarray]:
     """Returns the fields of `Levers` that the verbs' templates set, by name."""
     templates = [verb.template for verb in registry.verbs]
     names = registry.names
 
     def verbs(chosen: Sequence[str]) -> np.ndarray:
         known = [name for name in chosen if name in names]
-        return weights_of(names, known or names)
+        return relative_weights(names, known or names)
 
     return {
         "opposing": np.stack([verbs(t.opposed) for t in templates]),
         "follow_on": np.stack([verbs(t.follow_on) for t in templates]),
         "strength": np.array([[t.friendly, t.enemy] for t in templates], np.float32),
         "distance": np.array([[t.friendly_distance, t.enemy_distance] for t in templates], np.float32),
-        "disposition": np.stack([weights_of(DISPOSITIONS, t.disposition) for t in templates]),
-        "awareness": np.stack([weights_of(AWARENESS, t.awareness) for t in templates]),
+        "disposition": np.stack([relative_weights(DISPOSITIONS, t.disposition) for t in templates]),
+        "awareness": np.stack([relative_weights(AWARENESS, t.awareness) for t in templates]),
     }

@@ -22,7 +22,9 @@ _TAKEN = np.float32(1e9)
 _NOT = np.float32(-1e6)
 
 
-def objective(key: jax.Array, places: jax.Array, free: jax.Array, size, placement: jax.Array) -> jax.Array:
+def draw_objective(
+    key: jax.Array, places: jax.Array, free: jax.Array, size, placement: jax.Array
+) -> jax.Array:
     """Draws a place for an objective; int32.
 
     Args:
@@ -34,7 +36,7 @@ def objective(key: jax.Array, places: jax.Array, free: jax.Array, size, placemen
     """
     span = np.array(size[:2], np.float32)
     reach = min(size[:2]) / 2.0
-    off = vectors.length(places - span / 2) / reach
+    off = vectors.vector_length(places - span / 2) / reach
     inner = ((places >= MARGIN) & (places <= span - MARGIN)).all(-1)
     wanted = jnp.array([0.0, 0.7, 0.0])[placement]
     score = -jnp.square((off - wanted) / _PLACE_SHARPNESS) / 2
@@ -42,7 +44,7 @@ def objective(key: jax.Array, places: jax.Array, free: jax.Array, size, placemen
     return jax.random.categorical(key, score + jnp.where(free & inner, 0.0, _NOT))
 
 
-def at_distance(
+def draw_at_distance(
     key: jax.Array,
     places: jax.Array,
     free: jax.Array,
@@ -60,13 +62,13 @@ def at_distance(
       distance: voxels.
       shunned: `[2]` point to avoid.
     """
-    off = vectors.length(places - centre) - distance
-    close = jnp.maximum(_APART - vectors.length(places - shunned), 0.0)
+    off = vectors.vector_length(places - centre) - distance
+    close = jnp.maximum(_APART - vectors.vector_length(places - shunned), 0.0)
     score = -(jnp.square(off) + jnp.square(close)) / _SHARPNESS**2
     return jax.random.categorical(key, score + jnp.where(free, 0.0, _NOT))
 
 
-def formation(kind: jax.Array, count: jax.Array, size: int) -> jax.Array:
+def formation_offsets(kind: jax.Array, count: jax.Array, size: int) -> jax.Array:
     """Returns offsets `[A, 2]` of a formation with unit spacing, ahead and to the left of its centre.
 
     Args:
@@ -88,14 +90,14 @@ def formation(kind: jax.Array, count: jax.Array, size: int) -> jax.Array:
     return jnp.stack(rows)[kind]
 
 
-def around(anchor: jax.Array, offsets: jax.Array, spacing: jax.Array, yaw: jax.Array) -> jax.Array:
+def place_formation(anchor: jax.Array, offsets: jax.Array, spacing: jax.Array, yaw: jax.Array) -> jax.Array:
     """Returns points `[A, 2]` of a formation that faces `yaw`."""
     cos, sin = jnp.cos(yaw), jnp.sin(yaw)
     x, y = offsets[:, 0] * cos - offsets[:, 1] * sin, offsets[:, 0] * sin + offsets[:, 1] * cos
     return anchor + spacing * jnp.stack([x, y], -1)
 
 
-def seats(places: jax.Array, free: jax.Array, wanted: jax.Array, present: jax.Array) -> jax.Array:
+def assign_places(places: jax.Array, free: jax.Array, wanted: jax.Array, present: jax.Array) -> jax.Array:
     """Assigns the nearest free place to each mech in turn; `[M, 2]`.
 
     Args:
@@ -107,8 +109,8 @@ def seats(places: jax.Array, free: jax.Array, wanted: jax.Array, present: jax.Ar
 
     def take(taken, mech):
         point, there = mech
-        apart = vectors.square(places - point) + jnp.where(taken, _TAKEN, 0.0)
-        chosen, _ = vectors.lowest(apart, 0)
+        apart = vectors.squared_length(places - point) + jnp.where(taken, _TAKEN, 0.0)
+        chosen, _ = vectors.argmin_and_min(apart, 0)
         return taken | ((jnp.arange(taken.size) == chosen) & there), places[chosen]
 
     _, found = lax.scan(take, ~free, (wanted, present))

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import jax
 
-from jaxmarl_echelon.envs.echelon.missions.measures.outcome import Outcome
+from jaxmarl_echelon.envs.echelon.missions.measures.outcome import OutcomeRecord
 from jaxmarl_echelon.envs.echelon.missions.verbs.verb import CONTACT, Template, Verb
 
 
-def evaluate(outcome: Outcome) -> jax.Array:
+def evaluate(outcome: OutcomeRecord) -> jax.Array:
     """Returns success: the objective captured (70 %) and the force preserved (30 %)."""
     return 0.7 * outcome.captured + 0.3 * outcome.survivors
 

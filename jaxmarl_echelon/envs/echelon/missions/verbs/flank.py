@@ -6,16 +6,16 @@ Reference: docs/reference/echelon.md 15.2.
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_echelon.envs.echelon.missions.measures.outcome import Outcome, share
+from jaxmarl_echelon.envs.echelon.missions.measures.outcome import OutcomeRecord, clipped_ratio
 from jaxmarl_echelon.envs.echelon.missions.verbs.verb import CIRCLE, CONTACT, Template, Verb
 
 # Share of the enemies' hit points whose removal counts as full effect.
 EFFECT = 0.5
 
 
-def evaluate(outcome: Outcome) -> jax.Array:
+def evaluate(outcome: OutcomeRecord) -> jax.Array:
     """Returns success: angle of the engagement (50 %), stealth before it (30 %) and its effect (20 %)."""
-    undetected = 1.0 - share(outcome.tracked, outcome.waited, 0.0)
+    undetected = 1.0 - clipped_ratio(outcome.tracked, outcome.waited, 0.0)
     effect = jnp.minimum(outcome.removed / EFFECT, 1.0)
     return outcome.engaged * (0.5 * outcome.enfilade + 0.3 * undetected) + 0.2 * effect
 

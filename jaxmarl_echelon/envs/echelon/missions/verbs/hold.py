@@ -2,13 +2,13 @@
 
 import jax
 
-from jaxmarl_echelon.envs.echelon.missions.measures.outcome import Outcome, share
+from jaxmarl_echelon.envs.echelon.missions.measures.outcome import OutcomeRecord, clipped_ratio
 from jaxmarl_echelon.envs.echelon.missions.verbs.verb import Template, Verb
 
 
-def evaluate(outcome: Outcome) -> jax.Array:
+def evaluate(outcome: OutcomeRecord) -> jax.Array:
     """Returns success: share of time held, contested time counted half (60 %), and attrition (40 %)."""
-    retained = share(outcome.alone + 0.5 * outcome.contested, outcome.elapsed, 0.0)
+    retained = clipped_ratio(outcome.alone + 0.5 * outcome.contested, outcome.elapsed, 0.0)
     return 0.6 * retained + 0.4 * outcome.attrition
 
 

@@ -6,7 +6,7 @@ The parameters of an order are the same at all levels. Reference: docs/reference
 from typing import NamedTuple
 
 
-class Level(NamedTuple):
+class CommandLevel(NamedTuple):
     """One level of command.
 
     Attributes:
@@ -22,12 +22,12 @@ class Level(NamedTuple):
     verbs: dict[str, tuple[str, ...]]
 
 
-LEVELS = {
-    "unit": Level(1, 0, 1, {}),
-    "squad": Level(
+COMMAND_LEVELS = {
+    "unit": CommandLevel(1, 0, 1, {}),
+    "squad": CommandLevel(
         10, 9, 1, {n: (n,) for n in ("assault", "hold", "overwatch", "flank", "suppress", "scout", "stage")}
     ),
-    "platoon": Level(
+    "platoon": CommandLevel(
         32,
         3,
         2,
@@ -39,7 +39,7 @@ LEVELS = {
             "recon": ("scout", "scout", "overwatch"),
         },
     ),
-    "company": Level(
+    "company": CommandLevel(
         100,
         3,
         4,
@@ -54,10 +54,10 @@ LEVELS = {
 }
 
 
-def missions() -> dict[str, tuple[str, ...]]:
+def list_squad_orders() -> dict[str, tuple[str, ...]]:
     """Returns squad orders by mission name: `assault`, `platoon_assault`, `company_seize`."""
     found = {}
-    for level, facts in LEVELS.items():
+    for level, facts in COMMAND_LEVELS.items():
         prefix = "" if level == "squad" else f"{level}_"
         found |= {f"{prefix}{verb}": squads for verb, squads in facts.verbs.items()}
     return found

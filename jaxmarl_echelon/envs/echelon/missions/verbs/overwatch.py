@@ -2,16 +2,16 @@
 
 import jax
 
-from jaxmarl_echelon.envs.echelon.missions.measures.outcome import Outcome, share
+from jaxmarl_echelon.envs.echelon.missions.measures.outcome import OutcomeRecord, clipped_ratio
 from jaxmarl_echelon.envs.echelon.missions.verbs.verb import WATCH, Template, Verb
 
 
-def evaluate(outcome: Outcome) -> jax.Array:
+def evaluate(outcome: OutcomeRecord) -> jax.Array:
     """Returns success: area in sight (40 %), enemies near it under fire (30 %), covered force alive (30 %).
 
     Without enemies near the area the second part is full: patience is not penalised.
     """
-    support = share(outcome.supported, outcome.exposure, 1.0)
+    support = clipped_ratio(outcome.supported, outcome.exposure, 1.0)
     return 0.4 * outcome.watched + 0.3 * support + 0.3 * outcome.protected
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import CLASSES
 from jaxmarl_echelon.envs.echelon.missions import weights
-from jaxmarl_echelon.envs.echelon.missions.measures.outcome import Outcome
+from jaxmarl_echelon.envs.echelon.missions.measures.outcome import OutcomeRecord
 from jaxmarl_echelon.envs.echelon.missions.types import COMPONENTS, VERBS
 from jaxmarl_echelon.envs.echelon.missions.verbs.assault import ASSAULT
 from jaxmarl_echelon.envs.echelon.missions.verbs.flank import FLANK
@@ -21,7 +21,7 @@ from jaxmarl_echelon.envs.echelon.missions.verbs.scout import SCOUT
 from jaxmarl_echelon.envs.echelon.missions.verbs.stage import STAGE
 from jaxmarl_echelon.envs.echelon.missions.verbs.suppress import SUPPRESS
 from jaxmarl_echelon.envs.echelon.missions.verbs.verb import Verb
-from jaxmarl_echelon.envs.settings import choice
+from jaxmarl_echelon.envs.settings import read_choice
 
 _KNOWN = {verb.name: verb for verb in (ASSAULT, HOLD, OVERWATCH, FLANK, SUPPRESS, SCOUT, STAGE)}
 STANDARD = tuple(_KNOWN[name] for name in VERBS)
@@ -44,7 +44,7 @@ class Registry:
 
     def index(self, key: str, name: str) -> int:
         """Returns the index of a verb; raises a one-line ValueError with the setting `key` if unknown."""
-        return self.names.index(choice(key, name, self.names))
+        return self.names.index(read_choice(key, name, self.names))
 
     @cached_property
     def gates(self) -> np.ndarray:
@@ -76,7 +76,7 @@ class Registry:
         names = [verb.template.first for verb in self.verbs]
         return np.array([-1 if name is None else CLASSES.index(name) for name in names], np.int32)
 
-    def evaluate(self, outcome: Outcome) -> jax.Array:
+    def evaluate(self, outcome: OutcomeRecord) -> jax.Array:
         """Returns success before constraints of outcomes `[...]` under each verb, `[..., V]`."""
         shape = jnp.broadcast_shapes(*(jnp.shape(field) for field in outcome))
         values = [jnp.broadcast_to(verb.evaluate(outcome), shape) for verb in self.verbs]
@@ -99,9 +99,9 @@ def read_verbs(given: Sequence[str | Verb] | None) -> Registry:
         raise ValueError(f"env.verbs={names}: must name each verb once")
     for verb in verbs:
         for name in verb.gates or {}:
-            choice(f"verbs.{verb.name}.gates", name, COMPONENTS)
+            read_choice(f"verbs.{verb.name}.gates", name, COMPONENTS)
         if verb.template.first is not None:
-            choice(f"verbs.{verb.name}.template.first", verb.template.first, CLASSES)
+            read_choice(f"verbs.{verb.name}.template.first", verb.template.first, CLASSES)
         if verb.gates is None and verb.name not in VERBS:
             raise ValueError(f"env.verbs: {verb.name} has no gates and is not a standard verb")
     return Registry(verbs)

@@ -2,13 +2,13 @@
 
 import jax
 
-from jaxmarl_echelon.envs.echelon.missions.measures.outcome import Outcome, share
+from jaxmarl_echelon.envs.echelon.missions.measures.outcome import OutcomeRecord, clipped_ratio
 from jaxmarl_echelon.envs.echelon.missions.verbs.verb import COVERAGE, ROAM, Template, Verb
 
 
-def evaluate(outcome: Outcome) -> jax.Array:
+def evaluate(outcome: OutcomeRecord) -> jax.Array:
     """Returns success: share of enemies detected, 1 without enemies (60 %), and coverage (40 %)."""
-    return 0.6 * share(outcome.detected, outcome.enemies, 1.0) + 0.4 * outcome.covered
+    return 0.6 * clipped_ratio(outcome.detected, outcome.enemies, 1.0) + 0.4 * outcome.covered
 
 
 SCOUT = Verb(

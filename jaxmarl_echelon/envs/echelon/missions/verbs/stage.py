@@ -2,11 +2,11 @@
 
 import jax
 
-from jaxmarl_echelon.envs.echelon.missions.measures.outcome import Outcome
+from jaxmarl_echelon.envs.echelon.missions.measures.outcome import OutcomeRecord
 from jaxmarl_echelon.envs.echelon.missions.verbs.verb import Template, Verb
 
 
-def evaluate(outcome: Outcome) -> jax.Array:
+def evaluate(outcome: OutcomeRecord) -> jax.Array:
     """Returns success: arrival times promptness (40 %), readiness (40 %) and formation (20 %) at GO."""
     return outcome.arrived * (0.4 * outcome.speed + 0.4 * outcome.ready + 0.2 * outcome.form)
 

@@ -2,7 +2,7 @@
 
 import jax
 
-from jaxmarl_echelon.envs.echelon.missions.measures.outcome import Outcome, share
+from jaxmarl_echelon.envs.echelon.missions.measures.outcome import OutcomeRecord, clipped_ratio
 from jaxmarl_echelon.envs.echelon.missions.verbs.verb import CONTACT, Template, Verb
 
 # Weighted seconds of suppression per enemy that count as full success.
@@ -11,10 +11,10 @@ TARGET_TIME = 5.0
 GOOD_AIM = 0.5
 
 
-def evaluate(outcome: Outcome) -> jax.Array:
+def evaluate(outcome: OutcomeRecord) -> jax.Array:
     """Returns success: suppression, full without enemies (70 %), and autocannon accuracy (30 %)."""
-    pinned = share(outcome.suppression, outcome.enemies * TARGET_TIME, 1.0)
-    efficiency = share(outcome.hits, GOOD_AIM * outcome.shots, 0.0)
+    pinned = clipped_ratio(outcome.suppression, outcome.enemies * TARGET_TIME, 1.0)
+    efficiency = clipped_ratio(outcome.hits, GOOD_AIM * outcome.shots, 0.0)
     return 0.7 * pinned + 0.3 * efficiency
 
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 import jax
 
-from jaxmarl_echelon.envs.echelon.missions.measures.outcome import Outcome
+from jaxmarl_echelon.envs.echelon.missions.measures.outcome import OutcomeRecord
 
 # Destination of a script: the objective; a place from which it is in sight; around it, to the enemies' rear;
 # from place to place.
@@ -72,7 +72,7 @@ class Verb:
     """
 
     name: str
-    evaluate: Callable[[Outcome], jax.Array]
+    evaluate: Callable[[OutcomeRecord], jax.Array]
     template: Template
     gates: Mapping[str, float] | None = None
     timed: bool = False

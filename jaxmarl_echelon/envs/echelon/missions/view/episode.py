@@ -5,12 +5,12 @@ from functools import cached_property
 
 import numpy as np
 
-from jaxmarl_echelon.envs.echelon.battle.state import NOBODY, TEAMS
-from jaxmarl_echelon.envs.echelon.missions.view.frames import FAMILIES, PERCENT
+from jaxmarl_echelon.envs.echelon.battle.state import NO_MECH, TEAMS
+from jaxmarl_echelon.envs.echelon.missions.view.frames import PERCENT, REWARD_GROUPS
 from jaxmarl_echelon.envs.echelon.missions.view.words import order_in_words
-from jaxmarl_echelon.envs.echelon.view.recorded_battle import Episode
+from jaxmarl_echelon.envs.echelon.view.recorded_battle import RecordedBattle
 
-# Colours of `FAMILIES`.
+# Colours of `REWARD_GROUPS`.
 FAMILY_COLOURS = ("#6c8ebf", "#d79b00", "#4a8f5c", "#9673a6", "#7f7f7f")
 # Colours of status reports: green, yellow, red.
 STATUS_COLOURS = ("#37b24d", "#f0b429", "#e03131")
@@ -18,7 +18,7 @@ _GREEN, _YELLOW = 2 / 3, 1 / 3
 
 
 @dataclass(frozen=True)
-class MissionEpisode(Episode):
+class RecordedMission(RecordedBattle):
     """Recorded mission of M mechs.
 
     Attributes:
@@ -73,17 +73,17 @@ class MissionEpisode(Episode):
 
     @cached_property
     def paid(self) -> np.ndarray:
-        """Cumulative reward `[T, F]` from each of `FAMILIES`, mean over blue's mechs."""
+        """Cumulative reward `[T, F]` from each of `REWARD_GROUPS`, mean over blue's mechs."""
         return np.cumsum(self.frames.paid, axis=0)
 
     def shares(self, moment: int) -> np.ndarray:
-        """Returns shares `[F]` of `FAMILIES` in the cumulative reward, by absolute value."""
+        """Returns shares `[F]` of `REWARD_GROUPS` in the cumulative reward, by absolute value."""
         size = np.abs(self.paid[moment])
         return size / max(size.sum(), 1e-9)
 
     def paid_in_words(self, moment: int) -> str:
         """Returns blue's reward in words: "paid +0.57: shaping 21 %, objective 9 %, success 70 %"."""
-        shares = zip(FAMILIES, self.shares(moment), strict=True)
+        shares = zip(REWARD_GROUPS, self.shares(moment), strict=True)
         parts = ", ".join(f"{name} {PERCENT * share:.0f} %" for name, share in shares if share >= 0.005)
         return f"paid {self.paid[moment].sum():+.2f}" + (f": {parts}" if parts else "")
 
@@ -96,7 +96,7 @@ class MissionEpisode(Episode):
     def events(self) -> list[tuple[int, int, str]]:
         """Events in order of time: (frame, team or -1, sentence)."""
         said = sorted(self._kills() + self._orders() + self._finds(), key=lambda event: event[0])
-        return [*said, (self.last, NOBODY, self.result)]
+        return [*said, (self.last, NO_MECH, self.result)]
 
     def _orders(self) -> list[tuple[int, int, str]]:
         """Returns events of orders: at the start and at changes."""

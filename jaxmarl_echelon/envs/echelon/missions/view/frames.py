@@ -18,12 +18,12 @@ from jaxmarl_echelon.envs.echelon.missions.types import (
 )
 from jaxmarl_echelon.envs.echelon.missions.weights import OBJECTIVE, SHAPING
 from jaxmarl_echelon.envs.echelon.view import snapshot as battle_frames
-from jaxmarl_echelon.envs.echelon.view.snapshot import Frame
+from jaxmarl_echelon.envs.echelon.view.snapshot import BattleFrame
 from jaxmarl_echelon.envs.results import COMPONENT
 
 PERCENT = 100.0
 # Groups of reward components, for display.
-FAMILIES = {
+REWARD_GROUPS = {
     "shaping": SHAPING,
     "objective": OBJECTIVE,
     "success": (TERMINAL,),
@@ -34,7 +34,7 @@ _BYTE = 8
 
 
 @struct.dataclass
-class MissionFrame(Frame):
+class MissionFrame(BattleFrame):
     """Snapshot of a mission; scores are the missions' success so far.
 
     Attributes:
@@ -45,8 +45,8 @@ class MissionFrame(Frame):
       tracks: `[M, M / 8]` uint8 bits of the enemies with a confirmed track by the mech.
       report: `[M]` uint8 percent, status report.
       present: `[M]` uint8, 1 for filled slots.
-      paid: `[F]` float32 reward from each of `FAMILIES` for the last decision, mean over blue's mechs; for
-        differences of potentials the growth of the potential.
+      paid: `[F]` float32 reward from each of `REWARD_GROUPS` for the last decision, mean over blue's mechs;
+        for differences of potentials the growth of the potential.
     """
 
     verb: jax.Array
@@ -59,7 +59,7 @@ class MissionFrame(Frame):
     paid: jax.Array
 
 
-def snapshot(teams: squads.Teams, battle_params: Callable) -> Callable:
+def make_mission_snapshot(teams: squads.TeamSizes, battle_params: Callable) -> Callable:
     """Returns the function `(state, params, time) -> MissionFrame`; pure, for use inside jit.
 
     Args:
@@ -69,9 +69,9 @@ def snapshot(teams: squads.Teams, battle_params: Callable) -> Callable:
 
     def record(state: MissionState, params: MissionParams, time=None) -> MissionFrame:
         info = {} if time is None else time.info
-        order = staging.current(state.scenario.orders, state.echelon.decision)
-        frame = battle_frames.snapshot(state.echelon, battle_params(state.scenario, params))
-        words, _ = squads.unite(state.by_mech.visited, teams)
+        order = staging.present_orders(state.scenario.orders, state.echelon.decision)
+        frame = battle_frames.take_battle_snapshot(state.echelon, battle_params(state.scenario, params))
+        words, _ = squads.unite_bits(state.by_mech.visited, teams)
         return MissionFrame(
             **vars(frame),
             verb=order.verb.astype(jnp.uint8),
@@ -88,8 +88,8 @@ def snapshot(teams: squads.Teams, battle_params: Callable) -> Callable:
 
 
 def _paid(info: Mapping[str, jax.Array]) -> jax.Array:
-    """Returns sums of the reward components of each of `FAMILIES`; missing components count as 0."""
-    sums = [sum(info.get(COMPONENT + name, 0.0) for name in names) for names in FAMILIES.values()]
+    """Returns sums of the reward components of each of `REWARD_GROUPS`; missing components count as 0."""
+    sums = [sum(info.get(COMPONENT + name, 0.0) for name in names) for names in REWARD_GROUPS.values()]
     return jnp.stack([jnp.asarray(value, jnp.float32) for value in sums])
 
 

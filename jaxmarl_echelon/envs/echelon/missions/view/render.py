@@ -10,17 +10,13 @@ from PIL import ImageFont
 
 from jaxmarl_echelon.envs.echelon.battle.state import TEAMS
 from jaxmarl_echelon.envs.echelon.missions.measures.facts import AREA
-from jaxmarl_echelon.envs.echelon.missions.results import ENDINGS, RED_SCORE, SCORE
-from jaxmarl_echelon.envs.echelon.missions.view.episode import (
-    FAMILY_COLOURS,
-    STATUS_COLOURS,
-    MissionEpisode,
-)
-from jaxmarl_echelon.envs.echelon.missions.view.frames import FAMILIES, snapshot
+from jaxmarl_echelon.envs.echelon.missions.results import MISSION_ENDINGS, RED_SCORE, SCORE
+from jaxmarl_echelon.envs.echelon.missions.view.episode import FAMILY_COLOURS, STATUS_COLOURS, RecordedMission
+from jaxmarl_echelon.envs.echelon.missions.view.frames import REWARD_GROUPS, make_mission_snapshot
 from jaxmarl_echelon.envs.echelon.view.animation import Canvas, draw_fight, save_gif
 from jaxmarl_echelon.envs.echelon.view.palette import TEAM_COLOURS
 from jaxmarl_echelon.envs.echelon.view.replay import save_replay
-from jaxmarl_echelon.envs.echelon.view.viewer import Viewer, save_picture
+from jaxmarl_echelon.envs.echelon.view.viewer import BattleViewer, save_picture
 
 HEADER = 58
 _PANELS = 6
@@ -37,7 +33,7 @@ _SUCCEED = {
 }
 
 
-class MissionViewer(Viewer):
+class MissionViewer(BattleViewer):
     """Draws evaluations of missions."""
 
     def __init__(self, env, outcomes: tuple[str, ...], period: float):
@@ -49,7 +45,7 @@ class MissionViewer(Viewer):
           period: seconds per decision.
         """
         super().__init__(env.bank, env.teams, outcomes, period)
-        self.snapshot = snapshot(env.teams, env.battle_params)
+        self.snapshot = make_mission_snapshot(env.teams, env.battle_params)
         self.verbs, self.ground = env.registry.names, env.ground
 
     def picture(self, path: Path, evaluation) -> None:
@@ -74,16 +70,16 @@ class MissionViewer(Viewer):
             "cellColumns": shown.columns,
             "area": shown.area,
             "statusColours": STATUS_COLOURS,
-            "families": list(FAMILIES),
+            "families": list(REWARD_GROUPS),
             "familyColours": FAMILY_COLOURS,
         }
         script = resources.files("jaxmarl_echelon.envs.echelon.missions.view") / "missions.js"
         save_replay(path, shown, further, script.read_text(encoding="utf-8"))
 
-    def _episode(self, evaluation, index: int) -> MissionEpisode:
+    def _episode(self, evaluation, index: int) -> RecordedMission:
         length = int(evaluation.length[index]) + 1
         frames = jax.tree.map(lambda x: np.asarray(x[:length, index]), evaluation.frames)
-        return MissionEpisode(
+        return RecordedMission(
             voxels=np.asarray(self.bank.voxels.material[int(frames.map_index[0])]),
             zone=frames.zone[0, 0],
             frames=frames,
@@ -103,7 +99,7 @@ class MissionViewer(Viewer):
             return "not over"
         values = [float(evaluation.results[name][index]) for name in (SCORE, RED_SCORE)]
         grades = ", ".join(f"{team} {value:.2f}" for team, value in zip(TEAMS, values, strict=True))
-        end = f", {ENDINGS[ending]}" if ending >= 0 else ""
+        end = f", {MISSION_ENDINGS[ending]}" if ending >= 0 else ""
         return f"{_SUCCEED[self.outcomes[outcome]]} ({grades}){end}"
 
 
@@ -112,7 +108,7 @@ def _changes(words: list[str]) -> list[tuple[int, str]]:
     return [(t, text) for t, text in enumerate(words) if t == 0 or text != words[t - 1]]
 
 
-def _caption(episode: MissionEpisode) -> str:
+def _caption(episode: RecordedMission) -> str:
     alive, present = episode.alive[-1], episode.frames.present[0] > 0
     sides = [present & (episode.team == team) for team in range(len(TEAMS))]
     left = " : ".join(f"{alive[side].sum()} of {side.sum()}" for side in sides)
@@ -135,7 +131,7 @@ def _handles() -> list:
     return found
 
 
-def _mark_orders(axes, episode: MissionEpisode) -> None:
+def _mark_orders(axes, episode: RecordedMission) -> None:
     """Draws objectives, areas of operations, coverage and tracks of both teams, and status reports."""
     from matplotlib.patches import Circle, Rectangle
 
@@ -158,7 +154,7 @@ def _mark_orders(axes, episode: MissionEpisode) -> None:
             axes.plot(*place, ".", color=colour, markersize=4, markeredgewidth=0, zorder=3)
 
 
-def _draw(canvas: Canvas, episode: MissionEpisode, moment: int):
+def _draw(canvas: Canvas, episode: RecordedMission, moment: int):
     """Draws one moment of an animation."""
     frames = episode.frames
     for team, colour in enumerate(TEAM_COLOURS):
@@ -178,7 +174,7 @@ def _draw(canvas: Canvas, episode: MissionEpisode, moment: int):
     return canvas.image
 
 
-def _draw_header(canvas: Canvas, episode: MissionEpisode, moment: int) -> None:
+def _draw_header(canvas: Canvas, episode: RecordedMission, moment: int) -> None:
     """Draws bars of success from the edges, orders in words, and the time."""
     width, font = canvas.image.width, ImageFont.load_default(size=10)
     success = episode.frames.score[moment]
@@ -195,10 +191,10 @@ def _draw_header(canvas: Canvas, episode: MissionEpisode, moment: int) -> None:
     _draw_paid(canvas, episode, moment, font)
 
 
-def _draw_paid(canvas: Canvas, episode: MissionEpisode, moment: int, font) -> None:
+def _draw_paid(canvas: Canvas, episode: RecordedMission, moment: int, font) -> None:
     """Draws blue's cumulative reward by family, and a bar of their shares."""
     left, start, paid = 6.0, 0.0, episode.paid[moment]
-    texts = [f"{name} {value:+.2f}" for name, value in zip(FAMILIES, paid, strict=True)]
+    texts = [f"{name} {value:+.2f}" for name, value in zip(REWARD_GROUPS, paid, strict=True)]
     said = zip([f"paid {paid.sum():+.2f}", *texts], [_INK, *FAMILY_COLOURS], strict=True)
     for text, colour in said:
         canvas.draw.text((left, 38), text, fill=colour, font=font, anchor="la")

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_echelon.envs.echelon.battle import vectors
-from jaxmarl_echelon.envs.echelon.battle.smoke import smoked
+from jaxmarl_echelon.envs.echelon.battle.smoke import find_smoke_blocked
 from jaxmarl_echelon.envs.echelon.battle.state import Battle
 from jaxmarl_echelon.envs.echelon.missions.measures import squads
 from jaxmarl_echelon.envs.echelon.missions.types import Order
-from physics.line_of_sight import sight_clear
+from physics.line_of_sight import is_sight_clear
 from physics.voxels import Terrain
 
 REACH, HEIGHT = 20.0, 1.5
@@ -21,13 +21,13 @@ SAMPLES = np.array([[0, 0], [0.5, 0], [0, 0.5], [-0.5, 0], [0, -0.5]], np.float3
 _SHARE = 1 / 4
 
 
-def watching(
+def sees_objective_sample(
     terrain: Terrain,
     battle: Battle,
     order: Order,
     needed: jax.Array,
     decision: jax.Array,
-    teams: squads.Teams,
+    teams: squads.TeamSizes,
 ) -> jax.Array:
     """Returns bool `[M]`: the mech sees the present sample of its team's objective; False if not needed.
 
@@ -39,12 +39,12 @@ def watching(
       decision: decisions taken; samples alternate.
       teams: mechs of blue and of red.
     """
-    team = squads.team_of(teams)
+    team = squads.team_numbers(teams)
     offset = jnp.asarray(SAMPLES)[decision % len(SAMPLES)]
     planar = order.zone[:, :2] + offset * order.zone[:, 2:]
     point = jnp.pad(planar, ((0, 0), (0, 1)), constant_values=HEIGHT)[team]
     position = battle.mechs.position
-    looks = needed[team] & battle.mechs.alive & (vectors.square(point - position) <= REACH * REACH)
+    looks = needed[team] & battle.mechs.alive & (vectors.squared_length(point - position) <= REACH * REACH)
     end = jnp.where(looks[:, None], point, position)
-    clear = looks & sight_clear(terrain, position, end, share=_SHARE)
-    return clear & ~smoked(battle.smoke, position, end, clear)
+    clear = looks & is_sight_clear(terrain, position, end, share=_SHARE)
+    return clear & ~find_smoke_blocked(battle.smoke, position, end, clear)

@@ -11,17 +11,17 @@ from jaxmarl_echelon.envs.echelon.battle.state import Mechs
 from jaxmarl_echelon.envs.echelon.missions.measures import squads
 from jaxmarl_echelon.envs.echelon.missions.measures.facts import CAPTURE
 from jaxmarl_echelon.envs.echelon.missions.types import Order, TeamFacts
-from jaxmarl_echelon.envs.echelon.observing.observe import Standing
+from jaxmarl_echelon.envs.echelon.observing.observe import ObjectiveStatus
 
 
-def standing_of(
+def observe_objective(
     order: Order,
     by_team: TeamFacts,
     mechs: Mechs,
     tonnage: jax.Array,
     visible: jax.Array,
-    teams: squads.Teams,
-) -> Standing:
+    teams: squads.TeamSizes,
+) -> ObjectiveStatus:
     """Returns the state of its team's objective, as observed by each mech.
 
     Args:
@@ -32,14 +32,14 @@ def standing_of(
       visible: `[M, M]` bool; viewer (first) sees the target.
       teams: mechs of blue and of red.
     """
-    team = squads.team_of(teams)
-    inside = mechs.alive & zone.within(mechs.position, order.zone[:, None])
+    team = squads.team_numbers(teams)
+    inside = mechs.alive & zone.inside_zone(mechs.position, order.zone[:, None])
     tons = jnp.where(inside, tonnage, 0.0)
-    own = squads.add(tons, teams).diagonal()[team]
+    own = squads.sum_by_team(tons, teams).diagonal()[team]
     seen = visible & (team[:, None] != team)
     others = jnp.sum(jnp.where(seen, tons[team], 0.0), axis=1)
     control = (own - others) / jnp.maximum(own + others, 1e-6)
-    return Standing(
+    return ObjectiveStatus(
         zone=order.zone[team],
         inside=inside[team, jnp.arange(team.size)],
         control=control,
