@@ -70,7 +70,7 @@ def test_a_run_is_read_from_every_folder_and_takes_no_other_file_of_that_name(pr
     assert env.maps[0].files[0] == folder / HALL and env.maps[0].centerline.source == str(folder / MINE)
     # Where the file is gone, a namesake with other contents is not taken either.
     shutil.rmtree(folder / "maps")
-    with pytest.raises(ValueError, match=f"{folder / MINE}.*no readable"):
+    with pytest.raises(ValueError, match=f"{folder / MINE}.*not a readable"):
         build.build_run_config(build.read_saved_config(metadata(place)))
 
 
