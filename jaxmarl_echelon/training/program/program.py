@@ -477,10 +477,7 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
         metrics |= {f"{prefix}/{name}": value for name, value in losses[role].items()}
     metrics |= episode_statistics.recent_metrics(run.recent, collector.env.spec, roles)
     metrics |= curriculum.metrics(run.curriculum)
-    sick = jnp.sum(collected.quarantined), jnp.sum(jnp.any(collected.quarantined, axis=0))
-    metrics["train/quarantined"], metrics["train/quarantined_environments"] = collectives.sum_over_shards(
-        sick
-    )
+    metrics |= episode_statistics.quarantine_metrics(collected.quarantined)
     rows = episode_statistics.episode_rows(finished, collector.env.spec, roles, config.episode_rows)
     entries = {}
     if collector.seat is not None:
