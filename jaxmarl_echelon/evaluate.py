@@ -35,7 +35,9 @@ def parse_evaluate_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--checkpoint", default="best_eval", help="checkpoint of a run folder (default: best_eval)"
     )
-    parser.add_argument("--episodes", type=int, help="episodes to play (default: as many as during training)")
+    parser.add_argument(
+        "--episodes", type=int, help="episodes to play, at least (default: as many as during training)"
+    )
     parser.add_argument(
         "--episode", type=int, help="index of the episode to animate or print (default: the first success)"
     )
@@ -120,7 +122,7 @@ def main() -> None:
     folder, facts, config, program, state = load_run(
         arguments.path, arguments.checkpoint, arguments.overrides
     )
-    episodes = arguments.episodes or config.eval_episodes
+    episodes = evaluation.whole_seat_rounds(program.env, arguments.episodes or config.eval_episodes)
     if arguments.episode is not None and not 0 <= arguments.episode < episodes:
         raise command_line.UsageError(f"--episode={arguments.episode}: must be from 0 to {episodes - 1}")
     viewer = program.env.viewer
@@ -243,8 +245,9 @@ def reproduce_scores(program, config, state, facts: Mapping[str, Any]) -> str:
     parts = [f"return {formats.format_fixed(values['eval_agg/avg_reward'], 1)}"]
     if (column := program.env.spec.score_column) is not None:
         parts.insert(0, f"{program.env.spec.score} {formats.format_fixed(values[f'eval_agg/{column}'], 2)}")
+    number = assessment.result.length.size
     return (
-        f"the {config.eval_episodes} episodes that chose checkpoints during training: {', '.join(parts)}; "
+        f"the {number} episodes that chose checkpoints during training: {', '.join(parts)}; "
         f"{compare_scores(facts, values)}"
     )
 

@@ -67,6 +67,7 @@ class Reference:
             return
         step = 1 if self.passes() else -1 if self.fails() else 0
         if step:
+            self.decided = np.mean([row["mission"] for row in self.rows])
             self.phase += step
             self.moves[step < 0] += 1
             self.clear()

@@ -100,7 +100,7 @@ class Program(NamedTuple):
         parts that `policy` keeps and does not return them, so that no replay is copied.
       evaluate: `(RunState, key, params=None, record=None, episodes=None, world=None) -> Evaluation`,
         deterministic, on the task that scores the run or on `params`; `episodes` defaults to
-        `eval_episodes`.
+        `eval_episodes`, see `evaluation.whole_seat_rounds`.
       evaluate_as: `(seats, policies, RunState, key, params=None, record=None, episodes=None, world=None)
         -> Evaluation`, the same episodes with other controllers: `seats` is `(env) -> controllers`. Where
         the environment has opponents, they play the other seats.
@@ -211,7 +211,7 @@ def make_program(
     def evaluate_as(seats, policies, run, key, params=None, record=None, episodes=None, world=None):
         here = placed(world)
         params = curriculum.evaluation(run.curriculum) if params is None else params
-        episodes = episodes or config.eval_episodes
+        episodes = evaluation.whole_seat_rounds(here, episodes or config.eval_episodes)
         params = evaluation.evaluation_params(here, params, episodes)
         playing = controllers_lib.add_env_opponents(here, seats(here))
         number = episodes // collectives.num_shards()

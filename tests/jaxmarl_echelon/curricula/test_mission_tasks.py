@@ -61,6 +61,17 @@ def test_tasks_of_evaluations():
         np.testing.assert_array_equal(own.levers.mission, np.ones(len(VERBS)))
 
 
+def test_arms_of_an_experiment_are_scored_on_one_task():
+    """On the first one's, whatever their own verbs, difficulties and settings are: none has an easier one."""
+    last = PHASES[-1] | {"difficulty": [0.0, 0.1]}
+    easy = {"verbs": {"hold": 1.0}, "schedule": "terminal", "phases": [*PHASES[:-1], last]}
+    changes = {}, easy, {"evaluation": {"level": 7.0}}
+    arms = [mission_curriculum(runs.Missions(), **SMALL | change) for change in changes]
+    alone = arms[0].evaluation(arms[0].init())
+    for arm in arms:
+        jax.tree.map(np.testing.assert_array_equal, arms[0].evaluation(arm.init()), alone)
+
+
 def test_arms_of_an_experiment_differ_in_array_values_only():
     """Schedules and credits are arrays: their arms run side by side in one program."""
     changes = [{"schedule": name} for name in weights.SCHEDULES] + [{"credit": "terminal"}, {"floor": 0.2}]
