@@ -74,7 +74,7 @@ def select_finished(finished: Finished, most: int, *, newest: bool) -> SelectedE
 
 
 def quarantine_metrics(quarantined: jax.Array) -> dict[str, jax.Array]:
-    """How often an environment was quarantined in a rollout `[T, E]` of all shards, and how many ever were."""
+    """Counts quarantines in a rollout `[T, E]` of all shards, and the environments that had one."""
     counts = jnp.sum(quarantined), jnp.sum(jnp.any(quarantined, axis=0))
     often, environments = collectives.sum_over_shards(counts)
     return {"train/quarantined": often, "train/quarantined_environments": environments}

@@ -27,7 +27,7 @@ from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.command_line import use_compilation_cache
 from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.tracking.base import Tracker
-from jaxmarl_echelon.training import loop
+from jaxmarl_echelon.training.host import loop
 from jaxmarl_echelon.training.config.build import RunConfig
 from jaxmarl_echelon.training.program.program import make_program
 
@@ -48,7 +48,7 @@ config = RunConfig(
 begun = (folder / "checkpoints" / "latest").exists()
 resume = checkpoints.find_checkpoint(folder, "latest") if begun else None
 print("ready", flush=True)
-loop.train(config, make_program(config), {"seed": 0}, folder, Tracker({}), resume)
+loop.train_run(config, make_program(config), {"seed": 0}, folder, Tracker({}), resume)
 """
 
 

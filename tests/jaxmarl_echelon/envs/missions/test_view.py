@@ -128,7 +128,7 @@ def test_the_page_reads_what_was_recorded(game, recorded, tmp_path):
     game.env.viewer.replay(tmp_path / "replay.html", recorded, 0)
     page = (tmp_path / "replay.html").read_text()
     view = resources.files("jaxmarl_echelon.envs.echelon.missions.view")
-    folder = resources.files("jaxmarl_echelon.envs.echelon") / "page"
+    folder = resources.files("jaxmarl_echelon.envs.echelon.view") / "page"
     scripts = [(folder / f"{name}.js").read_text() for name in replay.SCRIPTS]
     own = (view / "missions.js").read_text()
     assert own in page and page.count("<script") == 2
