@@ -25,6 +25,8 @@ OBJECTS = {
     "jaxmarl_echelon.envs.echelon.rewards.make_reward": (
         "jaxmarl_echelon.envs.echelon.rewards.make_battle_reward"
     ),
+    "jaxmarl_echelon.envs.f110.env.make": "jaxmarl_echelon.envs.f110.make.make",
+    "jaxmarl_echelon.envs.f110.race.make": "jaxmarl_echelon.envs.f110.make.make_race",
 }
 
 # Modules that moved with all they contain, by their old path.
@@ -98,6 +100,7 @@ MODULES = {
     "jaxmarl_echelon.envs.f110.observation": "jaxmarl_echelon.envs.f110.observing.observe",
     "jaxmarl_echelon.envs.f110.outcomes": "jaxmarl_echelon.envs.f110.results",
     "jaxmarl_echelon.envs.f110.render": "jaxmarl_echelon.envs.f110.view.viewer",
+    "jaxmarl_echelon.envs.f110.reward_components": "jaxmarl_echelon.envs.f110.rewards",
     "jaxmarl_echelon.envs.f110.simulation": "jaxmarl_echelon.envs.f110.cars.simulation",
     "jaxmarl_echelon.envs.f110.spawns": "jaxmarl_echelon.envs.f110.starts.spawns",
     "jaxmarl_echelon.envs.f110.track_position": "jaxmarl_echelon.envs.f110.observing.track_position",
