@@ -48,7 +48,7 @@ def test_what_is_not_so_is_noticed(architecture, page, repository, before, after
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [("17 hops over 8 files", "Many hops"), ("1. `main` in", "1. `main`, in"), (" Hands on metadata.", "")],
+    [("17 hops over 10 files", "Many hops"), ("1. `main` in", "1. `main`, in"), (" Hands on metadata.", "")],
 )
 def test_what_cannot_be_read_is_refused(architecture, page, before, after):
     assert before in page

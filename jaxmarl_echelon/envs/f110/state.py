@@ -6,7 +6,7 @@ from flax import struct
 from jaxmarl_echelon.envs.f110.cars.simulation import Cars
 from jaxmarl_echelon.envs.f110.gap_parameters import FTGParams
 from jaxmarl_echelon.envs.f110.observing.track_position import TrackPosition
-from jaxmarl_echelon.envs.f110.reward_components import CarRewardMemory
+from jaxmarl_echelon.envs.f110.rewards import CarRewardMemory
 from physics.single_track import CarParams, ControlGains
 
 ATTACKER, DEFENDER = 0, 1

@@ -9,7 +9,7 @@ import pytest
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from jaxmarl_echelon.envs.f110.env import make
+from jaxmarl_echelon.envs.f110.make import make
 from jaxmarl_echelon.envs.f110.rewards import make_reward
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
