@@ -19,6 +19,7 @@ OBJECTS = {
     "jaxmarl_echelon.curricula.phased.phased": "jaxmarl_echelon.curricula.phased.phased_curriculum",
     "jaxmarl_echelon.curricula.ramp.ramp": "jaxmarl_echelon.curricula.ramp.ramp_curriculum",
     "jaxmarl_echelon.curricula.spawn.spawn": "jaxmarl_echelon.curricula.spawn.spawn_curriculum",
+    "jaxmarl_echelon.envs.echelon.env.make": "jaxmarl_echelon.envs.echelon.make.make",
     "jaxmarl_echelon.envs.echelon.missions.pay.reward.make_reward": (
         "jaxmarl_echelon.envs.echelon.missions.pay.reward.make_mission_reward"
     ),

@@ -93,7 +93,7 @@ def make_mission_script(env, side: int, *, moves: bool = True) -> ScriptedPolicy
         )
         battle_params = env.battle_params(scenario, params)
         motion, action = plain.compute_team_actions(
-            env, own, brief, key, memory.motion, echelon, battle_params, moves=moves
+            env.interface, own, brief, key, memory.motion, echelon, battle_params, moves=moves
         )
         memory = MissionScriptMemory(motion, leg, alarmed, sprung)
         return memory, jnp.concatenate([action, 2.0 * _status(state, own)[:, None] - 1.0], axis=1)
