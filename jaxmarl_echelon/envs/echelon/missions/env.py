@@ -24,8 +24,8 @@ from jaxmarl_echelon.envs.echelon.missions.scenarios.deploy import deploy_mechs
 from jaxmarl_echelon.envs.echelon.missions.scenarios.draw import ScenarioLimits, draw_scenario
 from jaxmarl_echelon.envs.echelon.missions.scenarios.ground import ScenarioGround
 from jaxmarl_echelon.envs.echelon.missions.script import make_mission_script
+from jaxmarl_echelon.envs.echelon.missions.state import MissionParams, MissionState, Scenario
 from jaxmarl_echelon.envs.echelon.missions.turns import pick_by_weight, pick_shuffled
-from jaxmarl_echelon.envs.echelon.missions.types import MissionParams, MissionState, Scenario
 from jaxmarl_echelon.envs.echelon.missions.view.render import MissionViewer
 from jaxmarl_echelon.envs.echelon.observing.layout import ObservationLayout
 from jaxmarl_echelon.envs.echelon.observing.observe import Senses

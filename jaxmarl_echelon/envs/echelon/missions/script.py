@@ -13,7 +13,7 @@ from jaxmarl_echelon.envs.base import ScriptedPolicy
 from jaxmarl_echelon.envs.echelon.battle import vectors
 from jaxmarl_echelon.envs.echelon.battle.state import BLUE
 from jaxmarl_echelon.envs.echelon.missions.measures import squads, staging
-from jaxmarl_echelon.envs.echelon.missions.types import CONFIRMATION
+from jaxmarl_echelon.envs.echelon.missions.state import CONFIRMATION
 from jaxmarl_echelon.envs.echelon.missions.verbs.verb import (
     ADVANCE,
     AWARENESS,

@@ -157,8 +157,8 @@ def compute_team_actions(
       brief: their task.
       key: random key.
       memory: of the team.
-      state: the episode (`types.EchelonState`).
-      params: its parameters (`types.EchelonParams`).
+      state: the episode (`EchelonState`).
+      params: its parameters (`EchelonParams`).
       moves: False for mechs that only turn and shoot.
 
     Returns:
