@@ -20,7 +20,7 @@ from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.base import EnvSpec
 from jaxmarl_echelon.envs.echelon.missions import weights
 from jaxmarl_echelon.envs.echelon.missions.results import TASK
-from jaxmarl_echelon.envs.echelon.missions.types import MissionWeights
+from jaxmarl_echelon.envs.echelon.missions.state import MissionWeights
 from jaxmarl_echelon.envs.episodes import EpisodeTask, Finished
 
 GATE_SOURCES = ("training", "evaluation")

@@ -71,7 +71,7 @@ class F110State:
       idle: int32, consecutive decisions in which the attacker was idle.
       track: the cars' positions along the centreline; zeros if neither rewards nor laps need them.
       reward: the reward's memory.
-      outcome: int32, `outcomes.RUNNING` or the outcome's code.
+      outcome: int32, `results.RUNNING` or the outcome's code.
     """
 
     cars: Cars
@@ -128,7 +128,7 @@ class RaceState:
       step: int32, physics steps since the start.
       track: the cars' positions along the centreline.
       reward: the rewards' memories, `[N]`.
-      outcome: `[N]` int32, `outcomes.RUNNING` or the code of each car's outcome.
+      outcome: `[N]` int32, `results.RUNNING` or the code of each car's outcome.
     """
 
     cars: Cars

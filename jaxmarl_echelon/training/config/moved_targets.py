@@ -19,8 +19,9 @@ OBJECTS = {
     "jaxmarl_echelon.curricula.phased.phased": "jaxmarl_echelon.curricula.phased.phased_curriculum",
     "jaxmarl_echelon.curricula.ramp.ramp": "jaxmarl_echelon.curricula.ramp.ramp_curriculum",
     "jaxmarl_echelon.curricula.spawn.spawn": "jaxmarl_echelon.curricula.spawn.spawn_curriculum",
+    "jaxmarl_echelon.envs.echelon.env.make": "jaxmarl_echelon.envs.echelon.make.make",
     "jaxmarl_echelon.envs.echelon.missions.pay.reward.make_reward": (
-        "jaxmarl_echelon.envs.echelon.missions.pay.reward.make_mission_reward"
+        "jaxmarl_echelon.envs.echelon.missions.rewards.make_mission_reward"
     ),
     "jaxmarl_echelon.envs.echelon.rewards.make_reward": (
         "jaxmarl_echelon.envs.echelon.rewards.make_battle_reward"
@@ -74,9 +75,11 @@ MODULES = {
     "jaxmarl_echelon.envs.echelon.missions.measures.watch": (
         "jaxmarl_echelon.envs.echelon.missions.measures.overwatch_coverage"
     ),
+    "jaxmarl_echelon.envs.echelon.missions.pay.reward": "jaxmarl_echelon.envs.echelon.missions.rewards",
     "jaxmarl_echelon.envs.echelon.missions.standing": (
         "jaxmarl_echelon.envs.echelon.missions.objective_status"
     ),
+    "jaxmarl_echelon.envs.echelon.missions.types": "jaxmarl_echelon.envs.echelon.missions.state",
     "jaxmarl_echelon.envs.echelon.movement": "jaxmarl_echelon.envs.echelon.battle.movement",
     "jaxmarl_echelon.envs.echelon.observation": "jaxmarl_echelon.envs.echelon.observing.observe",
     "jaxmarl_echelon.envs.echelon.outcomes": "jaxmarl_echelon.envs.echelon.results",

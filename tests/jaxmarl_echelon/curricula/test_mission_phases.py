@@ -10,7 +10,7 @@ from mission_runs import METRICS
 
 from jaxmarl_echelon.curricula.missions import transitions
 from jaxmarl_echelon.envs.echelon.missions import weights
-from jaxmarl_echelon.envs.echelon.missions.types import VERBS
+from jaxmarl_echelon.envs.echelon.missions.state import VERBS
 
 
 def test_bernoulli_episodes_go_through_all_phases_and_back():

@@ -11,7 +11,7 @@ from mission_runs import PHASES
 from jaxmarl_echelon.command_line import compose_config
 from jaxmarl_echelon.curricula.missions.curriculum import mission_curriculum
 from jaxmarl_echelon.envs.echelon.missions import weights
-from jaxmarl_echelon.envs.echelon.missions.types import VERBS
+from jaxmarl_echelon.envs.echelon.missions.state import VERBS
 from jaxmarl_echelon.envs.trees import layout_difference, strip_weak_types
 from jaxmarl_echelon.training.config import build
 

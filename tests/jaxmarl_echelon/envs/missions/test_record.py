@@ -6,7 +6,7 @@ import pytest
 from mission_moments import SIZE, TEAMS, nothing, scenario
 
 from jaxmarl_echelon.envs.echelon.missions.measures import facts, record, success
-from jaxmarl_echelon.envs.echelon.missions.types import NEVER, VERBS
+from jaxmarl_echelon.envs.echelon.missions.state import NEVER, VERBS
 from jaxmarl_echelon.envs.echelon.missions.verbs.registry import STANDARD, Registry
 
 REGISTRY = Registry(STANDARD)

@@ -9,7 +9,7 @@ from mission_moments import CLASSES, SIZE, TEAMS, ZONE, nothing, order, placed, 
 
 from jaxmarl_echelon.envs.echelon.missions import embedding
 from jaxmarl_echelon.envs.echelon.missions.measures import staging
-from jaxmarl_echelon.envs.echelon.missions.types import NEVER, VERBS
+from jaxmarl_echelon.envs.echelon.missions.state import NEVER, VERBS
 from jaxmarl_echelon.envs.echelon.missions.verbs.verb import ACTS, CONTACT, COVERAGE, PLACE
 
 STAGE, SCOUT = VERBS.index("stage"), VERBS.index("scout")

@@ -6,7 +6,7 @@ import pytest
 
 from jaxmarl_echelon.envs.echelon.missions.measures import success
 from jaxmarl_echelon.envs.echelon.missions.measures.outcome import OutcomeRecord
-from jaxmarl_echelon.envs.echelon.missions.types import COMPONENTS, NEVER, VERBS
+from jaxmarl_echelon.envs.echelon.missions.state import COMPONENTS, NEVER, VERBS
 from jaxmarl_echelon.envs.echelon.missions.verbs import levels
 from jaxmarl_echelon.envs.echelon.missions.verbs.registry import STANDARD, Registry, read_verbs
 from jaxmarl_echelon.envs.echelon.missions.verbs.verb import ACTS, DRIVES, Template, Verb

@@ -13,7 +13,7 @@ import pytest
 from mission_games import EAST, WEST
 from PIL import Image, ImageColor
 
-from jaxmarl_echelon.envs.echelon.missions.types import PAID, VERBS
+from jaxmarl_echelon.envs.echelon.missions.state import PAID, VERBS
 from jaxmarl_echelon.envs.echelon.missions.view.episode import FAMILY_COLOURS, STATUS_COLOURS
 from jaxmarl_echelon.envs.echelon.missions.view.render import HEADER
 from jaxmarl_echelon.envs.echelon.missions.view.words import order_in_words

@@ -15,7 +15,7 @@ from jaxmarl_echelon.envs.echelon.missions import results
 from jaxmarl_echelon.envs.echelon.missions.measures import record, squads, success
 from jaxmarl_echelon.envs.echelon.missions.measures.facts import AREA
 from jaxmarl_echelon.envs.echelon.missions.measures.outcome import OutcomeRecord
-from jaxmarl_echelon.envs.echelon.missions.types import NEVER, Order, TeamFacts
+from jaxmarl_echelon.envs.echelon.missions.state import NEVER, Order, TeamFacts
 from jaxmarl_echelon.envs.echelon.missions.verbs.registry import Registry
 
 ATTEMPT = 0.2

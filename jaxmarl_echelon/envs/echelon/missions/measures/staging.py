@@ -15,7 +15,7 @@ from jaxmarl_echelon.envs.echelon.battle.unit_tables import CLASSES, COOLDOWNS, 
 from jaxmarl_echelon.envs.echelon.missions import weights
 from jaxmarl_echelon.envs.echelon.missions.measures import squads
 from jaxmarl_echelon.envs.echelon.missions.measures.facts import AREA
-from jaxmarl_echelon.envs.echelon.missions.types import NEVER, PARAMETERS, MechFacts, Order, Orders, TeamFacts
+from jaxmarl_echelon.envs.echelon.missions.state import NEVER, PARAMETERS, MechFacts, Order, Orders, TeamFacts
 from jaxmarl_echelon.envs.echelon.settings import PERIOD
 
 # Distance (voxels) to the new objective at which the squad's centre has arrived. The expected time of a

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxmarl_echelon.envs.echelon.missions.measures import record, squads
 from jaxmarl_echelon.envs.echelon.missions.measures.outcome import OutcomeRecord, clipped_ratio
-from jaxmarl_echelon.envs.echelon.missions.types import NEVER, PARAMETERS, Orders
+from jaxmarl_echelon.envs.echelon.missions.state import NEVER, PARAMETERS, Orders
 from jaxmarl_echelon.envs.echelon.missions.verbs.registry import Registry
 from jaxmarl_echelon.envs.echelon.settings import PERIOD
 
