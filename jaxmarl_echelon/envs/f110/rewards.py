@@ -182,7 +182,7 @@ def _reward_target_turn(
 def _penalize_idling(
     weights: Weights, situation: CarRewardInputs, memory: CarRewardMemory
 ) -> tuple[jax.Array, CarRewardMemory]:
-    """Penalises each step from the `patience`-th consecutive one slower than `_reward_speed`."""
+    """Penalises each step from the `patience`-th consecutive one slower than `speed`."""
     steps = jnp.where(_speed(situation) < weights["speed"], memory.idle_steps + 1, 0)
     value = jnp.where(steps >= weights["patience"], -weights["penalty"], 0.0)
     return value, memory.replace(idle_steps=steps)
@@ -191,14 +191,14 @@ def _penalize_idling(
 def _penalize_reversing(
     weights: Weights, situation: CarRewardInputs, memory: CarRewardMemory
 ) -> tuple[jax.Array, CarRewardMemory]:
-    """Penalises each step driven backwards faster than `_reward_speed`."""
+    """Penalises each step driven backwards faster than `speed`."""
     return jnp.where(situation.ego_velocity[0] < -weights["speed"], -weights["penalty"], 0.0), memory
 
 
 def _penalize_braking(
     weights: Weights, situation: CarRewardInputs, memory: CarRewardMemory
 ) -> tuple[jax.Array, CarRewardMemory]:
-    """Penalises losing more than `drop` m/s in one step that began faster than `_reward_speed`."""
+    """Penalises losing more than `drop` m/s in one step that began faster than `speed`."""
     now, before = _speed(situation), memory.last_speed
     hard = (before > weights["speed"]) & (before - now > weights["drop"])
     return jnp.where(hard, -weights["penalty"], 0.0), memory.replace(last_speed=now)
