@@ -14,10 +14,6 @@ import pytest
 from jaxmarl_echelon import checkpoints
 
 RUN = """
-from jaxmarl_echelon.collection import collect_rarely
-
-collect_rarely()
-
 import sys
 from pathlib import Path
 
@@ -54,10 +50,6 @@ loop.train(config, make_program(config), {"seed": 0}, folder, Tracker({}), resum
 
 # The same protocol without a run: checkpoints of a few arrays, as fast as they can be written.
 WRITER = """
-from jaxmarl_echelon.collection import collect_rarely
-
-collect_rarely()
-
 import sys
 from pathlib import Path
 
