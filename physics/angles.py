@@ -1,4 +1,4 @@
-"""Wrapping of angles (rad). The ways are equal up to rounding; each caller keeps its own, and with it its bits."""
+"""Wrapping of angles (rad): formulas that are equal up to rounding; callers keep theirs and so their bits."""
 
 import math
 from typing import TypeVar

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from physics.angles import wrap_angle_below_pi
 from physics.integrate import euler, rk4
 
 GRAVITY = 9.81
@@ -312,16 +313,10 @@ def _clamped(s: _State, car: CarParams, switch: float | jax.Array) -> _State:
     return s._replace(
         delta=delta,
         v=v,
-        psi=_wrap(s.psi),
+        psi=wrap_angle_below_pi(s.psi),
         psi_dot=jnp.clip(psi_dot, -MAX_YAW_RATE, MAX_YAW_RATE),
         beta=jnp.clip(s.beta, -MAX_SLIP, MAX_SLIP),
     )
-
-
-def _wrap(angle: jax.Array) -> jax.Array:
-    wrapped = angle - 2 * math.pi * jnp.floor((angle + math.pi) / (2 * math.pi))
-    # Rounding can land on +pi itself.
-    return jnp.where(wrapped >= math.pi, -math.pi, wrapped)
 
 
 def _rates(s: _State, u: tuple[jax.Array, jax.Array], car: CarParams, switch: float | jax.Array) -> _State:
