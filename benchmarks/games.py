@@ -158,7 +158,7 @@ def trainings(overrides: list[str], seeds: int):
 
 def hidden(game: str, overrides: list[str], seeds: int, snapshots: int = 100) -> None:
     """Prints exact NashConv of the last policy, and of averages over all and late parts of the run."""
-    from jaxmarl_echelon.envs.textgames import exploitability as ex
+    from jaxmarl_echelon.envs.textgames.analysis import exploitability as ex
 
     step = None
     for seed, number, program, run in trainings([f"env=textgames/{game}", *overrides], seeds):
@@ -195,7 +195,7 @@ def losing(env, agent):
     of play that the policy loses and the probability of a loss if perfect moves are drawn evenly; last, the
     lines that it loses against any legal moves.
     """
-    from jaxmarl_echelon.envs.textgames import positions
+    from jaxmarl_echelon.envs.textgames.analysis import positions
 
     found = list(positions.enumerate_levels(env.rules))
     keeps = positions.optimal_moves(found, positions.optimal_values(found))

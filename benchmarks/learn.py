@@ -28,7 +28,7 @@ from rich.table import Table
 from scipy import stats
 
 from jaxmarl_echelon import checkpoints, run_loading
-from jaxmarl_echelon.envs.textgames import exploitability
+from jaxmarl_echelon.envs.textgames.analysis import exploitability
 from jaxmarl_echelon.training.acting.random_streams import Stream, stream_key
 from jaxmarl_echelon.training.program.program import Program
 

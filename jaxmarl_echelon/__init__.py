@@ -3,7 +3,6 @@
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
-from jaxmarl_echelon.collection import is_package_command, raise_gc_thresholds
 from jaxmarl_echelon.installation import require_own_packages
 
 if TYPE_CHECKING:
@@ -11,10 +10,6 @@ if TYPE_CHECKING:
     from jaxmarl_echelon.policies import Policy, load_policy, make_policy
 
 require_own_packages()
-
-# Set before the commands' own imports, which create many objects.
-if is_package_command():
-    raise_gc_thresholds()
 
 __all__ = ["Policy", "load_policy", "make", "make_policy", "make_train", "read_config"]
 

@@ -1,8 +1,10 @@
 """Common functions of the command lines: composed configurations and one-line errors."""
 
 import argparse
+import atexit
 import copy
 import difflib
+import gc
 import itertools
 import os
 import re
@@ -10,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,10 +25,12 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from jaxmarl_echelon.collection import raise_gc_thresholds
 from jaxmarl_echelon.config_sources import Sources, config_directory
 from jaxmarl_echelon.terminal import lossy_output
 
+# Traces create millions of long-lived objects. At the default thresholds Python would scan them for cycles
+# again and again.
+GC_THRESHOLDS = (200_000, 50, 1_000)
 # Keys with comma-separated lists as values, which are not sweeps.
 LISTS = ("ablate", "seeds")
 # A number without a fraction that may have an exponent, as `1e6`.
@@ -60,6 +65,13 @@ def run_guarded(main: Callable[[], Any]) -> Any:
             raise
         asked = os.environ.get("JAX_PLATFORMS")
         _refuse(f"JAX_PLATFORMS={asked}: device not found on this machine; allowed: cpu, or leave it unset")
+
+
+@cache
+def raise_gc_thresholds() -> None:
+    """Raises the thresholds for the rest of the process, and skips the final collection at its end."""
+    gc.set_threshold(*GC_THRESHOLDS)
+    atexit.register(gc.freeze)
 
 
 def _has_devices() -> bool:

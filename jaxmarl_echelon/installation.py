@@ -2,9 +2,8 @@
 
 import sys
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
-
-from jaxmarl_echelon.collection import is_package_command
 
 OWN = ("algos", "physics")
 
@@ -31,3 +30,16 @@ def require_own_packages() -> None:
             print(f"error: {line}", file=sys.stderr)
             raise SystemExit(2)
         raise ImportError(line)
+
+
+def is_package_command() -> bool:
+    """Whether this process runs a command of the package, not a program that imports it.
+
+    Also correct while the package itself is imported, before `python -m` has found its module.
+    """
+    invoked = sys.argv[0] if sys.argv else ""
+    if invoked == "-m":
+        # Another package that `python -m` runs can import this one.
+        return any(a == "-m" and b.split(".")[0] == __package__ for a, b in pairwise(sys.orig_argv))
+    script = Path(invoked)
+    return script.name.startswith("jaxmarl-") and script.suffix in ("", ".exe")

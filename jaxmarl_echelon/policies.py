@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from algos.types import Agent
+from algos.types import Agent, PyTree
 from jaxmarl_echelon import command_line, run_loading
 from jaxmarl_echelon.envs.base import Role
 from jaxmarl_echelon.training.acting.controllers import to_space
@@ -17,8 +16,6 @@ from jaxmarl_echelon.training.acting.state import RunState
 from jaxmarl_echelon.training.config.role_assignment import POOL, SHARED
 from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.program.agents import make_actors
-
-PyTree = Any
 
 
 # eq=False: hashable by identity, as `jax.jit(policy)` requires; arrays are not comparable.

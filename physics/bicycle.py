@@ -9,6 +9,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from physics.angles import wrap_angle
+
 CLASSIC_SPEEDS = (-5.0, 40.0)
 JERK_SPEEDS = (-2.0, 20.0)
 LONGITUDINAL = (-5.0, 2.5)
@@ -45,11 +47,6 @@ class JerkState(NamedTuple):
     longitudinal: jax.Array
     lateral: jax.Array
     steering: jax.Array
-
-
-def wrap_angle(angle: jax.Array) -> jax.Array:
-    """Wraps angles to [-pi, pi)."""
-    return angle - 2 * jnp.pi * jnp.floor(angle / (2 * jnp.pi) + 0.5)
 
 
 def step_classic_bicycle(

@@ -6,6 +6,7 @@ Formulas: docs/reference/f110.md 4.5.
 import jax
 import jax.numpy as jnp
 
+from physics.angles import wrap_angle_by_remainder
 from physics.mapbank import MapBank
 
 
@@ -111,11 +112,9 @@ def _foot(start: jax.Array, end: jax.Array, xy: jax.Array) -> tuple[jax.Array, j
 
 
 def _heading(start: jax.Array, end: jax.Array, fraction: jax.Array) -> jax.Array:
-    return _wrap(start[..., 2] + fraction * _wrap(end[..., 2] - start[..., 2]))
-
-
-def _wrap(angle: jax.Array) -> jax.Array:
-    return jnp.mod(angle + jnp.pi, 2 * jnp.pi) - jnp.pi
+    return wrap_angle_by_remainder(
+        start[..., 2] + fraction * wrap_angle_by_remainder(end[..., 2] - start[..., 2])
+    )
 
 
 def _project(

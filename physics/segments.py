@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from physics.bicycle import wrap_angle
+from physics.angles import wrap_angle
 
 LANE_REACH = 4.0
 WRONG_WAY = 3.0

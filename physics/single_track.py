@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from physics.angles import wrap_angle_below_pi
 from physics.integrate import euler, rk4
 
 GRAVITY = 9.81
@@ -205,21 +206,32 @@ def single_track_derivative(
 
 
 def low_level_control(
-    command: jax.Array, delta: jax.Array, v: jax.Array, car: CarParams, gains: ControlGains
-) -> jax.Array:
+    steer: jax.Array, speed: jax.Array, delta: jax.Array, v: jax.Array, car: CarParams, gains: ControlGains
+) -> tuple[jax.Array, jax.Array]:
     """Turns targets into the model's input: proportional or bang-bang steering, proportional speed.
 
     Args:
-      command: targets [..., 2] = [steering angle, speed].
+      steer: target of the steering angle [...], rad.
+      speed: target of the speed [...], m/s.
       delta: steering angle [...], rad.
       v: speed [...], m/s.
       car: parameters.
       gains: gains.
 
     Returns:
-      Input [..., 2] = [delta_dot, a]; the acceleration is not limited yet.
+      Steering rate and acceleration [...]; the acceleration is not limited yet.
     """
-    return _stack(*_control(command[..., 0], command[..., 1], delta, v, car, gains))
+    error = steer - delta
+    soft = jnp.clip(gains.steer_gain * error, -car.sv_max, car.sv_max)
+    rate = jnp.where(gains.steer_gain > 0, soft, jnp.sign(error) * car.sv_max)
+    rate = jnp.where(jnp.abs(error) <= STEERING_DEADBAND, 0, rate)
+
+    dv = speed - v
+    forward = v > 0
+    accelerate = jnp.where(forward, gains.kp_forward_accel, gains.kp_reverse_accel) * (car.a_max / car.v_max)
+    brake_speed = jnp.where(car.v_min < 0, -car.v_min, car.v_max)
+    brake = jnp.where(forward, gains.kp_forward_brake, gains.kp_reverse_brake) * (car.a_max / brake_speed)
+    return rate, jnp.where(dv > 0, accelerate, brake) * dv
 
 
 def advance_car(
@@ -260,7 +272,7 @@ def advance_car(
     valid = jnp.isfinite(steer + speed)
     # Zeros instead of the bad command keep the gradient of the discarded branch finite.
     steer, speed = jnp.where(valid, steer, 0), jnp.where(valid, speed, 0)
-    u = _control(steer, speed, old.delta, old.v, car, gains)
+    u = low_level_control(steer, speed, old.delta, old.v, car, gains)
     new = INTEGRATORS[integrator](lambda x, u: _rates(x, u, car, switch), old, u, dt)
     # The sum is finite only if each part is; one test is cheaper than seven.
     valid = valid & jnp.isfinite(sum(new))
@@ -301,32 +313,10 @@ def _clamped(s: _State, car: CarParams, switch: float | jax.Array) -> _State:
     return s._replace(
         delta=delta,
         v=v,
-        psi=_wrap(s.psi),
+        psi=wrap_angle_below_pi(s.psi),
         psi_dot=jnp.clip(psi_dot, -MAX_YAW_RATE, MAX_YAW_RATE),
         beta=jnp.clip(s.beta, -MAX_SLIP, MAX_SLIP),
     )
-
-
-def _wrap(angle: jax.Array) -> jax.Array:
-    wrapped = angle - 2 * math.pi * jnp.floor((angle + math.pi) / (2 * math.pi))
-    # Rounding can land on +pi itself.
-    return jnp.where(wrapped >= math.pi, -math.pi, wrapped)
-
-
-def _control(
-    steer: jax.Array, speed: jax.Array, delta: jax.Array, v: jax.Array, car: CarParams, gains: ControlGains
-) -> tuple[jax.Array, jax.Array]:
-    error = steer - delta
-    soft = jnp.clip(gains.steer_gain * error, -car.sv_max, car.sv_max)
-    rate = jnp.where(gains.steer_gain > 0, soft, jnp.sign(error) * car.sv_max)
-    rate = jnp.where(jnp.abs(error) <= STEERING_DEADBAND, 0, rate)
-
-    dv = speed - v
-    forward = v > 0
-    accelerate = jnp.where(forward, gains.kp_forward_accel, gains.kp_reverse_accel) * (car.a_max / car.v_max)
-    brake_speed = jnp.where(car.v_min < 0, -car.v_min, car.v_max)
-    brake = jnp.where(forward, gains.kp_forward_brake, gains.kp_reverse_brake) * (car.a_max / brake_speed)
-    return rate, jnp.where(dv > 0, accelerate, brake) * dv
 
 
 def _rates(s: _State, u: tuple[jax.Array, jax.Array], car: CarParams, switch: float | jax.Array) -> _State:

@@ -8,7 +8,7 @@ loops over chunks; `compute_rows` gathers, computes and scatters rows of arrays;
 
 from collections.abc import Callable
 from math import ceil
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 from jax.custom_batching import custom_vmap
 
-PyTree = Any
+from physics.integrate import PyTree
 
 _ROW = 128  # entries that are counted together when single ones are looked up
 _SHORT = 128  # masks of at most so many entries are compacted by comparisons, longer ones by a scatter

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from jaxmarl_echelon.collection import raise_gc_thresholds
-
-raise_gc_thresholds()
+# As commands do (`jaxmarl_echelon.command_line.GC_THRESHOLDS`), but before anything is imported.
+gc.set_threshold(200_000, 50, 1_000)
+atexit.register(gc.freeze)
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 # Tests compile far more than they run, and each worker has a core to itself: without optimisation and

@@ -4,13 +4,9 @@ JAX lets only the first process write the persistent cache. On CPUs the keys of 
 own, so that they would compile everything in every run.
 """
 
-from jaxmarl_echelon.collection import raise_gc_thresholds
+from jax._src import compilation_cache, compiler
 
-raise_gc_thresholds()
-
-from jax._src import compilation_cache, compiler  # noqa: E402
-
-from jaxmarl_echelon import train  # noqa: E402
+from jaxmarl_echelon import train
 
 
 def keep(key, seconds, name, backend, executable, callbacks):

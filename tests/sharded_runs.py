@@ -32,7 +32,6 @@ from algos.on_policy.a2c import A2CConfig
 from algos.on_policy.ppo import PPOConfig
 from algos.types import Goal
 from jaxmarl_echelon import checkpoints, command_line, train
-from jaxmarl_echelon.collection import raise_gc_thresholds
 from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.curricula.missions.curriculum import mission_curriculum
 from jaxmarl_echelon.curricula.phased import phased_curriculum
@@ -403,5 +402,5 @@ if __name__ == "__main__":
     if len(jax.devices()) != DEVICES:
         raise SystemExit(f"XLA_FLAGS={os.environ.get('XLA_FLAGS')}: must make {DEVICES} devices")
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    raise_gc_thresholds()
+    command_line.raise_gc_thresholds()
     PARTS[part](Path(where))

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from algos.types import PyTree
 from jaxmarl_echelon.envs.episodes import EpisodeTask
-
-PyTree = Any
 
 
 class Curriculum(NamedTuple):

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from flax import struct
 from jax import lax
 
-from jaxmarl_echelon.envs.episodes import EpisodeEvents, PyTree
+from algos.types import PyTree
+from jaxmarl_echelon.envs.episodes import EpisodeEvents
 
 NOT_QUEUED = -1
 

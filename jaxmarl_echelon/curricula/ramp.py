@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxmarl_echelon.curricula.base import Curriculum, PyTree, read_task_params
+from algos.types import PyTree
+from jaxmarl_echelon.curricula.base import Curriculum, read_task_params
 from jaxmarl_echelon.curricula.stages import check_whole_number
 from jaxmarl_echelon.envs.episodes import EpisodeTask
 

@@ -15,8 +15,9 @@ import numpy as np
 from flax import struct
 from jax import lax
 
+from algos.types import PyTree
 from jaxmarl_echelon.curricula import episode_queue
-from jaxmarl_echelon.curricula.base import Curriculum, PyTree, read_task_params
+from jaxmarl_echelon.curricula.base import Curriculum, read_task_params
 from jaxmarl_echelon.envs import results
 from jaxmarl_echelon.envs.base import EnvSpec
 from jaxmarl_echelon.envs.episodes import EpisodeTask, Finished

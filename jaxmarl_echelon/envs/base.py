@@ -11,12 +11,10 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from algos.types import Block, Goal
+from algos.types import Block, Goal, PyTree
 from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.results import Result
 from jaxmarl_echelon.envs.spaces import Space
-
-PyTree = Any
 
 
 @dataclass(frozen=True)

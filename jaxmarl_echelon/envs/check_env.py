@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from algos.types import PyTree
 from jaxmarl_echelon.envs import results
-from jaxmarl_echelon.envs.base import Environment, EnvSpec, PyTree, TimeStep
+from jaxmarl_echelon.envs.base import Environment, EnvSpec, TimeStep
 from jaxmarl_echelon.envs.check_rollout import RolloutRecord, check_record, is_key, require_that
 from jaxmarl_echelon.envs.results import COMPONENT, REDUCTIONS, RESULT_KINDS, Result
 from jaxmarl_echelon.envs.spaces import Box, Discrete, MultiDiscrete

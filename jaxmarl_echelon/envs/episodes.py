@@ -15,8 +15,9 @@ import jax.numpy as jnp
 from flax import struct
 
 from algos import collectives
+from algos.types import PyTree
 from jaxmarl_echelon.envs import results as results_lib
-from jaxmarl_echelon.envs.base import Environment, EnvSpec, PyTree, TimeStep
+from jaxmarl_echelon.envs.base import Environment, EnvSpec, TimeStep
 from jaxmarl_echelon.envs.packed_rows import PackedRows, pack_batch, pack_one
 from jaxmarl_echelon.envs.trees import (
     layout_difference,

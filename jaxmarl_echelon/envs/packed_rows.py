@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-PyTree = Any
+from algos.types import PyTree
 
 NARROW = 16
 

@@ -6,15 +6,15 @@ without recompiling.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from algos.checks import is_number
+from algos.types import PyTree
 from jaxmarl_echelon.envs import settings
 
-PyTree = Any
 Weights = dict[str, jax.Array]
 
 

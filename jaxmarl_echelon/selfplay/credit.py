@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from algos.types import Rollout
+from algos.types import PyTree, Rollout
 from jaxmarl_echelon.selfplay.rewards import (
     FINAL_TRANSFORMS,
     SAMPLING_TRANSFORMS,
@@ -25,7 +25,6 @@ from jaxmarl_echelon.selfplay.rewards import (
     chain_transforms,
 )
 
-PyTree = Any
 STAGES = {"final": FINAL_TRANSFORMS, "step": STEP_TRANSFORMS, "sampling": SAMPLING_TRANSFORMS}
 # Options that follow from the run and cannot be configured.
 DERIVED = ("seats", "games")

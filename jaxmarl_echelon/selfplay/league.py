@@ -6,16 +6,15 @@ of its opponents, the time of its snapshots, and whether it is reset. See docs/r
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
+from algos.types import PyTree
 from jaxmarl_echelon.selfplay.matchmaking import normalise_weights, pfsp_weights
 from jaxmarl_echelon.selfplay.settings import LEAGUE_ROLES
-
-PyTree = Any
 
 # Name of the mapped axis of the learners.
 AXIS = "league"

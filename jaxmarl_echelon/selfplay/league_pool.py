@@ -7,10 +7,11 @@ docs/reference/selfplay.md 4.
 import jax
 import jax.numpy as jnp
 
+from algos.types import PyTree
 from jaxmarl_echelon.selfplay import eviction, league
 from jaxmarl_echelon.selfplay import pool as pool_lib
 from jaxmarl_echelon.selfplay.league import gather_learners
-from jaxmarl_echelon.selfplay.pool import SNAPSHOT, Pool, PoolState, PyTree
+from jaxmarl_echelon.selfplay.pool import SNAPSHOT, Pool, PoolState
 from jaxmarl_echelon.selfplay.ratings import PairResults, RankedGames
 
 

@@ -4,15 +4,49 @@ Formulas: docs/reference/selfplay.md 3.
 """
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
 from jaxmarl_echelon.selfplay.ratings import RatingSystem
-from jaxmarl_echelon.selfplay.settings import COMMANDERS, MIRROR, PoolSettings
 
 EPSILON = 1e-10
+MIRROR, EXPLORATION, COMMANDERS = "mirror", "exploration", "commanders"
+
+
+class MatchmakingSettings(Protocol):
+    """The settings of a pool that matchmaking reads; see `settings.PoolSettings`."""
+
+    @property
+    def weight(self) -> str: ...
+
+    @property
+    def power(self) -> float: ...
+
+    @property
+    def temperature(self) -> float | None: ...
+
+    @property
+    def normalise(self) -> str: ...
+
+    @property
+    def prior(self) -> str: ...
+
+    @property
+    def prior_games(self) -> float: ...
+
+    @property
+    def top(self) -> int: ...
+
+    @property
+    def recent(self) -> int: ...
+
+    @property
+    def lag_range(self) -> tuple[int, int]: ...
+
+    @property
+    def mixture(self) -> dict[str, float]: ...
 
 
 class OpponentCandidates(NamedTuple):
@@ -46,7 +80,7 @@ class OpponentCandidates(NamedTuple):
 
 
 def compute_payoffs(
-    settings: PoolSettings, score: jax.Array, games: jax.Array, expected: jax.Array
+    settings: MatchmakingSettings, score: jax.Array, games: jax.Array, expected: jax.Array
 ) -> jax.Array:
     """Computes scores `[...]` in [0, 1] from points and games, by default with the expected score as a prior.
 
@@ -58,7 +92,7 @@ def compute_payoffs(
 
 
 def make_candidates(
-    settings: PoolSettings,
+    settings: MatchmakingSettings,
     system: RatingSystem,
     rating: jax.Array,
     points: jax.Array,
@@ -96,7 +130,7 @@ def make_candidates(
     )
 
 
-def mixture_probabilities(settings: PoolSettings, entries: OpponentCandidates) -> jax.Array:
+def mixture_probabilities(settings: MatchmakingSettings, entries: OpponentCandidates) -> jax.Array:
     """Returns the opponent probabilities `[n]` in the groups without mirror play; they sum to 1."""
     parts = {name: share for name, share in settings.mixture.items() if name != MIRROR}
     total = sum(parts.values())
@@ -104,7 +138,7 @@ def mixture_probabilities(settings: PoolSettings, entries: OpponentCandidates) -
     return sum(share * mode_probabilities(settings, name, entries) for name, share in shares.items())
 
 
-def mode_probabilities(settings: PoolSettings, mode: str, entries: OpponentCandidates) -> jax.Array:
+def mode_probabilities(settings: MatchmakingSettings, mode: str, entries: OpponentCandidates) -> jax.Array:
     """Returns the probabilities `[n]` of one mode; uniform over all candidates if its weights vanish."""
     return normalise_weights(WEIGHTS[mode](settings, entries), entries.open)
 
@@ -130,11 +164,11 @@ def pfsp_weights(payoff: jax.Array, weight: str, power: float) -> jax.Array:
     }[weight]()
 
 
-def _fixed(settings: PoolSettings, entries: OpponentCandidates) -> jax.Array:
+def _fixed(settings: MatchmakingSettings, entries: OpponentCandidates) -> jax.Array:
     return jnp.where(entries.snapshot, 0.0, 1.0)
 
 
-def _recent_snapshots(settings: PoolSettings, entries: OpponentCandidates) -> jax.Array:
+def _recent_snapshots(settings: MatchmakingSettings, entries: OpponentCandidates) -> jax.Array:
     first, last = settings.lag_range
     recent = entries.snapshot & (entries.lag >= first) & (entries.lag <= last)
     lag = jnp.where(entries.snapshot & entries.open, entries.lag, jnp.iinfo(jnp.int32).max)
@@ -142,17 +176,17 @@ def _recent_snapshots(settings: PoolSettings, entries: OpponentCandidates) -> ja
     return jnp.where(jnp.any(recent & entries.open), recent, newest).astype(jnp.float32)
 
 
-def _random(settings: PoolSettings, entries: OpponentCandidates) -> jax.Array:
+def _random(settings: MatchmakingSettings, entries: OpponentCandidates) -> jax.Array:
     return jnp.ones_like(entries.payoff)
 
 
-def _quality(settings: PoolSettings, entries: OpponentCandidates) -> jax.Array:
+def _quality(settings: MatchmakingSettings, entries: OpponentCandidates) -> jax.Array:
     if settings.normalise == "plain":
         return entries.quality
     return _softmax(settings, entries, entries.quality, 0.1)
 
 
-def _distance(settings: PoolSettings, entries: OpponentCandidates) -> jax.Array:
+def _distance(settings: MatchmakingSettings, entries: OpponentCandidates) -> jax.Array:
     distance = jnp.abs(entries.distance)
     if settings.normalise == "plain":
         total = jnp.sum(jnp.where(entries.open, distance, 0.0))
@@ -160,7 +194,7 @@ def _distance(settings: PoolSettings, entries: OpponentCandidates) -> jax.Array:
     return _softmax(settings, entries, -distance, entries.scale)
 
 
-def _pfsp(settings: PoolSettings, entries: OpponentCandidates) -> jax.Array:
+def _pfsp(settings: MatchmakingSettings, entries: OpponentCandidates) -> jax.Array:
     if settings.weight == "gaussian":
         return jnp.exp(-0.5 * (entries.distance / entries.scale) ** 2)
     return pfsp_weights(entries.payoff, settings.weight, settings.power)
@@ -173,15 +207,15 @@ def ucb_values(entries: OpponentCandidates) -> jax.Array:
     return 1.0 - jnp.abs(2.0 * entries.payoff - 1.0) + bonus
 
 
-def _ucb(settings: PoolSettings, entries: OpponentCandidates) -> jax.Array:
+def _ucb(settings: MatchmakingSettings, entries: OpponentCandidates) -> jax.Array:
     return _softmax(settings, entries, ucb_values(entries), 0.1)
 
 
-def _exploration(settings: PoolSettings, entries: OpponentCandidates) -> jax.Array:
+def _exploration(settings: MatchmakingSettings, entries: OpponentCandidates) -> jax.Array:
     return _softmax(settings, entries, entries.distinct, 0.1)
 
 
-def _top(settings: PoolSettings, entries: OpponentCandidates) -> jax.Array:
+def _top(settings: MatchmakingSettings, entries: OpponentCandidates) -> jax.Array:
     past = entries.snapshot & entries.open
     return top_k_mask(past, entries.lower, settings.top).astype(jnp.float32)
 
@@ -192,7 +226,7 @@ def top_k_mask(among: jax.Array, value: jax.Array, number: int) -> jax.Array:
     return among & (jnp.sum(ahead, axis=1) < number)
 
 
-def _commanders(settings: PoolSettings, entries: OpponentCandidates) -> jax.Array:
+def _commanders(settings: MatchmakingSettings, entries: OpponentCandidates) -> jax.Array:
     past = entries.snapshot & entries.open
     best = top_k_mask(past & entries.commander, -entries.distance, settings.top)
     newest = top_k_mask(past & ~entries.commander, -entries.lag, settings.recent)
@@ -200,7 +234,7 @@ def _commanders(settings: PoolSettings, entries: OpponentCandidates) -> jax.Arra
 
 
 def _softmax(
-    settings: PoolSettings, entries: OpponentCandidates, values: jax.Array, usual: float
+    settings: MatchmakingSettings, entries: OpponentCandidates, values: jax.Array, usual: float
 ) -> jax.Array:
     temperature = usual if settings.temperature is None else settings.temperature
     highest = jnp.max(jnp.where(entries.open, values, -jnp.inf))
@@ -216,10 +250,12 @@ WEIGHTS: Mapping[str, Callable] = {
     "ts-dist": _distance,
     "pfsp": _pfsp,
     "ucb": _ucb,
-    "exploration": _exploration,
+    EXPLORATION: _exploration,
     "top": _top,
     COMMANDERS: _commanders,
 }
+# Values of `pool.mode`; mirror play has no opponent to draw.
+MODES = (MIRROR, *WEIGHTS)
 
 
 def systematic_sample(chances: jax.Array, points: jax.Array) -> jax.Array:

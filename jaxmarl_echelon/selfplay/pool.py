@@ -7,13 +7,14 @@ are pure functions of `PoolState`, which is part of the run's state. See docs/re
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from algos.types import PyTree
 from jaxmarl_echelon.selfplay import eviction, league, matchmaking
 from jaxmarl_echelon.selfplay.league import LeagueMembership
 from jaxmarl_echelon.selfplay.ratings import (
@@ -26,8 +27,6 @@ from jaxmarl_echelon.selfplay.ratings import (
     rating_system,
 )
 from jaxmarl_echelon.selfplay.settings import IDLE, PoolSettings
-
-PyTree = Any
 
 EMPTY, LEARNER, SNAPSHOT, FIXED = range(4)
 NO_ITERATION = -1

@@ -6,14 +6,14 @@ own decision, sampling transforms the samples of a batch. See docs/reference/sel
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from algos import collectives
+from algos.types import PyTree
 
-PyTree = Any
 TINY = 1e-8
 
 

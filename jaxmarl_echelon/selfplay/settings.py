@@ -4,24 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 
+from jaxmarl_echelon.selfplay.matchmaking import COMMANDERS, EXPLORATION, MIRROR, MODES
 from jaxmarl_echelon.selfplay.ratings import SYSTEMS
 
-MIRROR, MIX, AUTO, EXPLORATION = "mirror", "mix", "auto", "exploration"
-COMMANDERS, IDLE = "commanders", "idle"
-EPISODE = "episode"
-MODES = (
-    MIRROR,
-    "fixed",
-    "lagged",
-    "random",
-    "match-quality",
-    "ts-dist",
-    "pfsp",
-    "ucb",
-    EXPLORATION,
-    "top",
-    COMMANDERS,
-)
+MIX, AUTO, IDLE, EPISODE = "mix", "auto", "idle", "episode"
 WEIGHTS = ("hard", "var", "linear", "capped", "gaussian")
 GATES = ("always", "rated", "improved")
 EVICTIONS = ("oldest", "spaced", "weakest", "similar", IDLE)
@@ -49,7 +35,7 @@ class PoolSettings:
     Attributes:
       capacity: number K of past policies in the bank.
       groups: number G of equal groups of environments, each with one opponent at a time.
-      mode: one of `MODES`, or "mix" of several with `shares`. "none" is an alias of "mirror".
+      mode: one of `matchmaking.MODES`, or "mix" of several with `shares`. "none" is an alias of "mirror".
       shares: share of each mode in a mix; "mirror" gets a fixed number of groups.
       weight: weight function of "pfsp", one of `WEIGHTS`.
       power: exponent of the weight "hard".

@@ -121,34 +121,6 @@ def rate_teams(
     return moved(first, variances[0], 1.0), moved(second, variances[1], -1.0)
 
 
-def rate_ranked(
-    rules: TrueSkillSettings, rating: jax.Array, ranks: jax.Array, tau: jax.Array | float, member: jax.Array
-) -> jax.Array:
-    """Returns the ratings after a game of several teams.
-
-    Args:
-      rules: the constants.
-      rating: `[m, 2]` mu and sigma of the players.
-      ranks: `[n]` ranks of the teams; lower is better, equal ranks are draws.
-      tau: standard deviation of the skill drift before the game, a number or `[m]`.
-      member: `[n, m]` float32, 1 if the player belongs to the team.
-
-    Returns:
-      `[m, 2]`, the fixed point of the factor graph. See docs/reference/selfplay.md 2.3.
-    """
-    centre = jnp.mean(rating[:, 0])
-    mu, s = rating[:, 0] - centre, rating[:, 1] ** 2 + tau**2
-    prior = 1.0 / (s + rules.beta**2)
-    cov, weighted = _performances(rules, jnp.diag(1.0 / prior), mu * prior, ranks, member)
-    played = jnp.diag(cov)
-    told = jnp.maximum(1.0 / played - prior, 0.0)
-    shift = (cov @ weighted) / played - mu * prior
-    passed = 1.0 + rules.beta**2 * told
-    precision = 1.0 / s + told / passed
-    mean = (mu / s + shift / passed) / precision
-    return jnp.stack([mean + centre, 1.0 / jnp.sqrt(precision)], axis=-1)
-
-
 def rate_seats(
     rules: TrueSkillSettings, rating: jax.Array, ranks: jax.Array, tau: jax.Array | float, same: jax.Array
 ) -> jax.Array:
@@ -169,10 +141,9 @@ def rate_seats(
     """
     centre = jnp.mean(rating[:, 0])
     mu, s = rating[:, 0] - centre, rating[:, 1] ** 2 + tau**2
-    seats = jnp.eye(mu.shape[0])
     skills = jnp.where(same, s[:, None], 0.0)
-    prior = skills + rules.beta**2 * seats
-    cov, weighted = _performances(rules, prior, jnp.linalg.solve(prior, mu), ranks, seats)
+    prior = skills + rules.beta**2 * jnp.eye(mu.shape[0])
+    cov, weighted = _performances(rules, prior, jnp.linalg.solve(prior, mu), ranks)
     # Skills given performances: a linear regression, because all variables are jointly Gaussian.
     gain = jnp.linalg.solve(prior, skills).T
     mean = mu + gain @ (cov @ weighted - mu)
@@ -181,21 +152,22 @@ def rate_seats(
 
 
 def _performances(
-    rules: TrueSkillSettings, cov: jax.Array, weighted: jax.Array, ranks: jax.Array, member: jax.Array
+    rules: TrueSkillSettings, cov: jax.Array, weighted: jax.Array, ranks: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Infers the performances `[m]` from the teams' ranks, by expectation propagation.
+    """Infers the seats' performances `[n]` from their ranks, by expectation propagation.
 
     Args:
       rules: the constants.
-      cov: `[m, m]` covariance before the game.
+      cov: `[n, n]` covariance before the game.
       weighted: `[m]` inverse covariance times the mean.
-      ranks, member: as for `rate_ranked`.
+      ranks: as for `rate_seats`.
 
     Returns:
       `cov` and `weighted` after the game.
     """
     order = jnp.argsort(ranks, stable=True)
-    above, below = member[order[:-1]], member[order[1:]]
+    seats = jnp.eye(ranks.shape[0])
+    above, below = seats[order[:-1]], seats[order[1:]]
     rows, margins = above - below, rules.margin(jnp.sum(above + below, axis=1))
     ties = ranks[order[:-1]] == ranks[order[1:]]
     games = rows.shape[0]

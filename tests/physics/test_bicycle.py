@@ -11,7 +11,6 @@ from physics.bicycle import (
     step_classic_bicycle,
     step_jerk_bicycle,
     step_puffer_bicycle,
-    wrap_angle,
 )
 
 DT = 0.1
@@ -114,8 +113,3 @@ def test_ten_steps_of_the_jerk_model():
         along, across = (4.0 if step < 5 else -4.0), (4.0 if step < 3 else 0.0)
         motion, drive = step_jerk_bicycle(motion, drive, along, across, 2.7, DT)
     close([*motion, *drive], [8.4786980, 0.5053225, 0.1248891, 9, 0, 1.2, 0.0399787])
-
-
-def test_angles_are_wrapped_into_a_half_open_interval():
-    close([wrap_angle(jnp.float32(x)) for x in (4.0, -4.0, 0.5)], [4 - 2 * np.pi, 2 * np.pi - 4, 0.5])
-    assert float(wrap_angle(jnp.float32(np.pi))) < 0

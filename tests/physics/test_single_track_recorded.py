@@ -127,17 +127,16 @@ def test_rollouts_of_a_road_car(model):
 )
 def test_f110_control(v_cmd, steer_cmd, v, delta, accel, rate):
     with jax.enable_x64(True):
-        command, delta, v = jnp.array([steer_cmd, v_cmd]), jnp.asarray(delta), jnp.asarray(v)
-        u = low_level_control(command, delta, v, limo_car(), f110_gains())
+        u = low_level_control(*map(jnp.asarray, (steer_cmd, v_cmd, delta, v)), limo_car(), f110_gains())
         np.testing.assert_allclose(u, [rate, accel], rtol=1e-13, atol=1e-13)
 
 
 def test_gym_control():
     command = jnp.array([[0.3, 8.0], [-0.3, 2.0], [5e-5, 1.0], [0.2, -3.0]])
     delta, v = jnp.array([0.1, 0.1, 0.0, 0.0]), jnp.array([4.0, 4.0, 0.0, -1.0])
-    u = low_level_control(command, delta, v, f1tenth_car(), gym_gains())
+    u = low_level_control(*command.T, delta, v, f1tenth_car(), gym_gains())
     accel = [10 * 9.51 / 20 * 4, 10 * 9.51 / 5 * -2, 2 * 9.51 / 20 * 1, 2 * 9.51 / 5 * -2]
-    np.testing.assert_allclose(u, np.stack([[3.2, -3.2, 0, 3.2], accel], -1), rtol=1e-6)
+    np.testing.assert_allclose(u, [[3.2, -3.2, 0, 3.2], accel], rtol=1e-6)
 
 
 def test_closed_loop_with_one_step_of_steering_delay():

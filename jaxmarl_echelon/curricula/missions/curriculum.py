@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from algos.types import PyTree
 from jaxmarl_echelon.curricula import episode_queue, stages
-from jaxmarl_echelon.curricula.base import Curriculum, PyTree, read_task_params
+from jaxmarl_echelon.curricula.base import Curriculum, read_task_params
 from jaxmarl_echelon.curricula.missions import settings, significance, transitions
 from jaxmarl_echelon.curricula.missions.settings import VARIANCE, CurriculumParams
 from jaxmarl_echelon.curricula.missions.transitions import EpisodeMetrics, MissionProgress

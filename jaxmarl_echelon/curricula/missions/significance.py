@@ -65,16 +65,6 @@ def estimate_mean(count: jax.Array, mean: jax.Array, square: jax.Array, quantile
     )
 
 
-def estimate_masked_mean(values: jax.Array, mask: jax.Array, quantiles: jax.Array) -> MeanEstimate:
-    """Computes the estimate of `values [..., W]` where `mask [..., W]` is set."""
-    weights = mask.astype(jnp.float32)
-    count = jnp.sum(weights, axis=-1)
-    some = jnp.maximum(count, 1.0)
-    values = jnp.where(mask, values, 0.0).astype(jnp.float32)
-    mean, square = jnp.sum(values, axis=-1) / some, jnp.sum(jnp.square(values), axis=-1) / some
-    return estimate_mean(count, mean, square, quantiles)
-
-
 def effect_size(found: MeanEstimate, target: jax.Array) -> jax.Array:
     """Returns Cohen's d of the mean against `target [...]`: their difference in standard deviations.
 

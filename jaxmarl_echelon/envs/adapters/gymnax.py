@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxmarl_echelon.envs.base import Environment, EnvSpec, PyTree, Role, TimeStep
+from algos.types import PyTree
+from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, TimeStep
 from jaxmarl_echelon.envs.spaces import Box, Discrete
 
 ROLE = "player"

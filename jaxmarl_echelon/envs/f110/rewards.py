@@ -9,6 +9,7 @@ from flax import struct
 from jaxmarl_echelon.envs.f110.observing.observe import rotate_vectors
 from jaxmarl_echelon.envs.f110.results import OUTCOMES
 from jaxmarl_echelon.envs.rewards import Catalogue, Component, Reward, Weights
+from physics.angles import wrap_angle_by_rounding
 
 # Shape of the distance shaping: metres to the target, and reward in units of its amplitude.
 _GRADIENT_DISTANCE = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.5)
@@ -173,7 +174,7 @@ def _reward_target_turn(
 ) -> tuple[jax.Array, CarRewardMemory]:
     """Rewards every radian by which the target has turned since the last step, in either direction."""
     angle = situation.target_pose[2]
-    turned = jnp.abs(_wrap_angle(angle - memory.last_heading)) * _time(weights, situation)
+    turned = jnp.abs(wrap_angle_by_rounding(angle - memory.last_heading)) * _time(weights, situation)
     value = jnp.minimum(weights["per_radian"] * turned, weights["limit"])
     known = jnp.ones_like(memory.has_heading)
     return jnp.where(memory.has_heading, value, 0.0), memory.replace(last_heading=angle, has_heading=known)
@@ -367,11 +368,6 @@ def make_reward(
     return CATALOGUE.make(components, sets)
 
 
-def _wrap_angle(angle: jax.Array) -> jax.Array:
-    """Wraps an angle (rad) to [-pi, pi]; angles within this range are returned exactly."""
-    return angle - 2.0 * jnp.pi * jnp.round(angle / (2.0 * jnp.pi))
-
-
 def _speed(situation: CarRewardInputs) -> jax.Array:
     return jnp.hypot(situation.ego_velocity[0], situation.ego_velocity[1])
 
@@ -379,7 +375,7 @@ def _speed(situation: CarRewardInputs) -> jax.Array:
 def _bearing(situation: CarRewardInputs) -> tuple[jax.Array, jax.Array]:
     """Returns the distance to the target and its bearing relative to the ego heading, in [-pi, pi]."""
     away = situation.target_pose[:2] - situation.ego_pose[:2]
-    error = _wrap_angle(jnp.arctan2(away[1], away[0]) - situation.ego_pose[2])
+    error = wrap_angle_by_rounding(jnp.arctan2(away[1], away[0]) - situation.ego_pose[2])
     return jnp.hypot(away[0], away[1]), error
 
 

@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from algos.types import PyTree
 from jaxmarl_echelon.envs import settings
-from jaxmarl_echelon.envs.base import Environment, EnvSpec, PyTree, Role, TimeStep
+from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, TimeStep
 from jaxmarl_echelon.envs.results import Result, share_beaten
 from jaxmarl_echelon.envs.spaces import Box
 from jaxmarl_echelon.envs.textgames import scripts

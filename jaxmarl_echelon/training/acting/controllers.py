@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +10,10 @@ import numpy as np
 from jax import lax
 
 from algos import collectives
-from algos.types import ActionSpec, Agent, Asymmetric
+from algos.types import ActionSpec, Agent, Asymmetric, PyTree
 from jaxmarl_echelon.envs.base import Environment, Role, ScriptedPolicy, TimeStep
 from jaxmarl_echelon.envs.spaces import Box, Discrete, Space
 from jaxmarl_echelon.envs.trees import select_rows
-
-PyTree = Any
 
 
 class RecordedDecision(NamedTuple):

@@ -1,16 +1,15 @@
 """One decision of all roles, or of the acting seat in turn-based games, for rollouts and evaluations."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from algos.types import PyTree
 from jaxmarl_echelon.envs.base import TimeStep
 from jaxmarl_echelon.training.acting.controllers import Controller, RecordedDecision
 from jaxmarl_echelon.training.acting.state import ControllerView
-
-PyTree = Any
 
 
 class Decisions(NamedTuple):

@@ -1,14 +1,13 @@
 """State of a whole run, and types shared by parts of the program."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 from flax import struct
 
+from algos.types import PyTree
 from jaxmarl_echelon.envs.base import TimeStep
 from jaxmarl_echelon.envs.episodes import Episodes
-
-PyTree = Any
 
 
 class ControllerView(NamedTuple):

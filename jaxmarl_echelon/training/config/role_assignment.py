@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from jaxmarl_echelon.envs.base import Environment
-from jaxmarl_echelon.selfplay.settings import AUTO, EPISODE, EXPLORATION, PoolSettings
+from jaxmarl_echelon.selfplay.matchmaking import EXPLORATION
+from jaxmarl_echelon.selfplay.settings import AUTO, EPISODE, PoolSettings
 
 LEARNER, PER_AGENT, FROZEN, SHARED = "learner", "learner:per_agent", "frozen:", "shared:"
 POOL = "pool:"

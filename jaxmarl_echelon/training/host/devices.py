@@ -16,9 +16,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
 from algos import collectives
+from algos.types import PyTree
 from jaxmarl_echelon import processes
-
-PyTree = Any
 
 MEMBERS = "member"
 AUTO = "auto"

@@ -7,11 +7,10 @@ from typing import Any
 
 import jax
 
+from algos.types import PyTree
 from jaxmarl_echelon import processes
 from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.host.devices import ALONE, DeviceLayout
-
-PyTree = Any
 
 NAMED = 3
 

@@ -22,8 +22,6 @@ from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.host.run_record import RunProgress, versioned_name
 from jaxmarl_echelon.training.program.program import Program, has_traced_hyperparameters
 
-PyTree = Any
-
 MISSING = "nothing"
 LONGEST_SHOWN = 80
 # Setting that may change although it is not a number: parameters are float32 in every precision.

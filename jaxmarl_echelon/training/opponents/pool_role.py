@@ -6,13 +6,13 @@ change during a run, so that nothing recompiles. See docs/reference/trainer.md 1
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from algos import collectives
-from algos.types import Agent
+from algos.types import Agent, PyTree
 from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.base import EnvSpec, Role
 from jaxmarl_echelon.envs.episodes import EpisodeEvents, Finished
@@ -23,8 +23,6 @@ from jaxmarl_echelon.selfplay.ratings import DRAW, LOSS, WIN, RankedGames
 from jaxmarl_echelon.training.acting import controllers, episode_statistics
 from jaxmarl_echelon.training.acting.controllers import Controller
 from jaxmarl_echelon.training.acting.state import ControllerView
-
-PyTree = Any
 
 TAG, SEAT = "opponent", "seat"
 # Unit in which scores are summed as integers, and base of the two sums that prevents overflow.

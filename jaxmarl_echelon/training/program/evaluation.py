@@ -7,13 +7,13 @@ See docs/reference/trainer.md 13.
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
 from algos import collectives
+from algos.types import PyTree
 from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.base import Environment, EnvSpec
 from jaxmarl_echelon.envs.episodes import Finished, Running, advance_without_reset, initial_sums
@@ -34,8 +34,6 @@ from jaxmarl_echelon.training.acting.decisions import (
     show_due_seat,
 )
 from jaxmarl_echelon.training.acting.state import ControllerView
-
-PyTree = Any
 
 
 @struct.dataclass

@@ -1,14 +1,14 @@
 """A whole run as pure functions: init, update, evaluate."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from algos import collectives
-from algos.types import Agent, Rollout, mark_all_shared
+from algos.types import Agent, PyTree, Rollout, mark_all_shared
 from jaxmarl_echelon.curricula.base import Curriculum
 from jaxmarl_echelon.envs import episodes as episodes_lib
 from jaxmarl_echelon.envs.base import Environment
@@ -38,7 +38,6 @@ from jaxmarl_echelon.training.rollouts import turn_based, turn_based_pool
 from jaxmarl_echelon.training.rollouts.spec import CollectedRollout, RolloutSpec
 from jaxmarl_echelon.training.rollouts.transitions import empty_pending
 
-PyTree = Any
 # Episodes of an evaluation in training that are recorded where the viewer can write them as text.
 RECORDED = 8
 

@@ -6,13 +6,11 @@ the axis `algos.collectives.DEVICES` its part of them. See docs/reference/traine
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 
 from algos import collectives
-
-PyTree = Any
+from algos.types import PyTree
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,10 @@
 See docs/reference/trainer.md 12.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
-from algos.types import Agent, Rollout
+from algos.types import Agent, PyTree, Rollout
 from jaxmarl_echelon.envs import episodes as episodes_lib
 from jaxmarl_echelon.envs.base import EnvSpec
 from jaxmarl_echelon.envs.episodes import EpisodeEvents, Finished
@@ -27,8 +25,6 @@ from jaxmarl_echelon.training.rollouts.spec import (
 )
 from jaxmarl_echelon.training.rollouts.transitions import make_transition, settle_pending
 from physics.sparse_batch import compute_rows
-
-PyTree = Any
 
 BOOTSTRAP_CHUNK = 64
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from algos.types import Agent, Rollout
+from algos.types import Agent, PyTree, Rollout
 from jaxmarl_echelon.envs import episodes
 from jaxmarl_echelon.envs.base import Environment, TimeStep
 from jaxmarl_echelon.envs.episodes import EpisodeEvents
@@ -15,8 +15,6 @@ from jaxmarl_echelon.selfplay.credit import AdvantageTransforms, TrajectoryInfo
 from jaxmarl_echelon.training.acting.controllers import Controller
 from jaxmarl_echelon.training.acting.state import RunState
 from jaxmarl_echelon.training.opponents.pool_role import PoolRole, split_rows
-
-PyTree = Any
 
 
 class RolloutSpec(NamedTuple):

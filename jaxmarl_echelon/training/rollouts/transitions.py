@@ -3,17 +3,15 @@
 See docs/reference/trainer.md 12.6.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from algos.types import Transition
+from algos.types import PyTree, Transition
 from jaxmarl_echelon.envs.base import Environment, TimeStep
 from jaxmarl_echelon.training.acting.controllers import action_spec
 from jaxmarl_echelon.training.rollouts.spec import RolloutSpec, StepRecord
-
-PyTree = Any
 
 # Lowest score of a success, for replays that store successful episodes.
 GOOD = 0.5

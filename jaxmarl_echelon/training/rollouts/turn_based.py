@@ -8,12 +8,12 @@ docs/reference/trainer.md 12.3.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from algos.types import Rollout
+from algos.types import PyTree, Rollout
 from jaxmarl_echelon.envs import episodes as episodes_lib
 from jaxmarl_echelon.envs.base import EnvSpec, Role
 from jaxmarl_echelon.envs.episodes import EpisodeEvents
@@ -26,8 +26,6 @@ from jaxmarl_echelon.training.acting.state import ControllerView, RunState
 from jaxmarl_echelon.training.opponents.pool_role import TAG
 from jaxmarl_echelon.training.rollouts.collect import episode_flow
 from jaxmarl_echelon.training.rollouts.spec import CollectedRollout, RolloutSpec
-
-PyTree = Any
 
 
 class PlyOutcome(NamedTuple):

@@ -7,13 +7,13 @@ environments the learner plays all phase agents, and games begin immediately.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from algos.types import Agent
+from algos.types import Agent, PyTree
 from jaxmarl_echelon.envs.base import Role
 from jaxmarl_echelon.training.acting import controllers
 from jaxmarl_echelon.training.acting.controllers import Controller
@@ -24,8 +24,6 @@ from jaxmarl_echelon.training.opponents.pool_role import PoolRole, PoolRoleMemor
 from jaxmarl_echelon.training.rollouts import turn_based
 from jaxmarl_echelon.training.rollouts.spec import RolloutSpec
 from jaxmarl_echelon.training.rollouts.turn_based import SeatPolicy
-
-PyTree = Any
 
 
 class DecidingRows(NamedTuple):

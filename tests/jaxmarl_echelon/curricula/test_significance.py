@@ -10,11 +10,19 @@ WINDOW = 500
 QUANTILES = significance.t_quantiles(WINDOW)
 
 
+def estimate_masked(values, mask):
+    """The estimate of `values [..., W]` where `mask [..., W]` is set, from their moments."""
+    count = jnp.sum(mask, axis=-1, dtype=jnp.float32)
+    some, values = jnp.maximum(count, 1.0), jnp.where(mask, values, 0.0)
+    mean, square = jnp.sum(values, axis=-1) / some, jnp.sum(jnp.square(values), axis=-1) / some
+    return significance.estimate_mean(count, mean, square, QUANTILES)
+
+
 @jax.jit
 def of_counts(successes):
     """Estimates of Bernoulli windows with that many successes each."""
     values = (jnp.arange(WINDOW) < successes[:, None]).astype(jnp.float32)
-    return significance.estimate_masked_mean(values, jnp.ones_like(values, bool), QUANTILES)
+    return estimate_masked(values, jnp.ones_like(values, bool))
 
 
 EVERY = of_counts(np.arange(WINDOW + 1))
@@ -53,7 +61,7 @@ def test_intervals_of_examples(successes, low, high):
 def test_masked_windows_match_scipy():
     rng = np.random.default_rng(0)
     values, mask = rng.beta(2.0, 3.0, (7, WINDOW)).astype(np.float32), rng.random((7, WINDOW)) < 0.3
-    found = significance.estimate_masked_mean(jnp.asarray(values), jnp.asarray(mask), QUANTILES)
+    found = estimate_masked(jnp.asarray(values), jnp.asarray(mask))
     for row in range(7):
         own = values[row, mask[row]].astype(np.float64)
         low, high = stats.t.interval(0.95, own.size - 1, loc=own.mean(), scale=stats.sem(own))
@@ -71,10 +79,10 @@ def test_masked_windows_match_scipy():
 def test_too_few_and_equal_values_decide_nothing_by_accident():
     values = jnp.ones((4, WINDOW))
     mask = jnp.arange(WINDOW) < jnp.array([0, 1, 2, WINDOW])[:, None]
-    found = significance.estimate_masked_mean(values, mask, QUANTILES)
+    found = estimate_masked(values, mask)
     above = significance.significantly_above(found, 0.7, 0.1)
     np.testing.assert_array_equal(above, [False, False, True, True])
     assert not np.any(significance.significantly_above(found, 1.0, 0.1)), "equal is not above"
-    none = significance.estimate_masked_mean(jnp.zeros((4, WINDOW)), mask, QUANTILES)
+    none = estimate_masked(jnp.zeros((4, WINDOW)), mask)
     np.testing.assert_array_equal(significance.significantly_below(none, 0.3), [False, False, True, True])
     assert np.isnan(found.mean[0]) and np.isinf(found.low[1])

@@ -16,7 +16,7 @@ from algos.types import Agent
 from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.envs.episodes import Finished
 from jaxmarl_echelon.envs.spaces import Discrete
-from jaxmarl_echelon.envs.textgames import exploitability
+from jaxmarl_echelon.envs.textgames.analysis import exploitability
 from jaxmarl_echelon.envs.textgames.env import ROLE, TextGame
 from jaxmarl_echelon.envs.textgames.games import kuhn, liarsdice, tictactoe
 from jaxmarl_echelon.envs.textgames.rules import GameRules, winner_scores

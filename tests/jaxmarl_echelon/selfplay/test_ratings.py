@@ -17,7 +17,6 @@ NEW = (25.0, 25.0 / 3.0)
 FIRST, DRAWN, SECOND = ratings.WIN, ratings.DRAW, ratings.LOSS
 
 rate_teams = jax.jit(trueskill.rate_teams, static_argnums=0)
-rate_ranked = jax.jit(trueskill.rate_ranked, static_argnums=0)
 rate_seats = jax.jit(trueskill.rate_seats, static_argnums=0)
 
 
@@ -122,12 +121,6 @@ RANKED = [
 
 
 @pytest.mark.parametrize("ranks,expected", RANKED)
-def test_free_for_all(ranks, expected):
-    found = rate_ranked(RULES, np.float32(THREE), np.array(ranks), TAU, np.eye(3, dtype=np.float32))
-    np.testing.assert_allclose(found, expected, atol=2e-4)
-
-
-@pytest.mark.parametrize("ranks,expected", RANKED)
 def test_seats_of_different_players(ranks, expected):
     """The same as without anybody who has two seats, and one game of a batch of which one place is empty."""
     found = rate_seats(RULES, np.float32(THREE), np.array(ranks), TAU, np.eye(3, dtype=bool))
@@ -171,17 +164,10 @@ def test_a_player_with_two_seats(ranks, two_million):
 
 
 def test_free_for_all_of_five():
-    found = rate_ranked(RULES, jnp.array([NEW] * 5), jnp.arange(5), TAU, jnp.eye(5))
+    found = rate_seats(RULES, jnp.array([NEW] * 5), jnp.arange(5), TAU, jnp.eye(5, dtype=bool))
     upper = [(34.414396819, 6.097259715), (29.078469026, 5.481323106), (25.0, 5.362246377)]
     lower = [(50.0 - mu, sigma) for mu, sigma in upper[1::-1]]
     np.testing.assert_allclose(found, [*upper, *lower], atol=2e-4)
-
-
-def test_ranked_teams_are_the_closed_form_for_two():
-    first, second, outcome, new_first, new_second = TEAMS[0]
-    member = jnp.array([[1.0, 1, 0, 0], [0, 0, 1, 1]])
-    found = rate_ranked(RULES, jnp.array(first + second, float), jnp.array([0, 1]), TAU, member)
-    np.testing.assert_allclose(found, [*new_first, *new_second], atol=2e-4)
 
 
 def test_margins_and_quality():

@@ -7,7 +7,7 @@ import pytest
 
 from jaxmarl_echelon import exploit
 from jaxmarl_echelon.envs.episodes import Finished
-from jaxmarl_echelon.envs.textgames import exploitability
+from jaxmarl_echelon.envs.textgames.analysis import exploitability
 from jaxmarl_echelon.envs.textgames.env import GameState
 from jaxmarl_echelon.envs.textgames.games import kuhn, leduc, liarsdice, rps, tictactoe
 from jaxmarl_echelon.selfplay.pool import make_pool

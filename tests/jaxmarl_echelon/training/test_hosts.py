@@ -147,8 +147,6 @@ def test_signals_and_a_kill(repository, tmp_path):
 
 
 PROCESS = """
-from jaxmarl_echelon.collection import raise_gc_thresholds
-raise_gc_thresholds()
 import sys
 from jaxmarl_echelon import processes
 number, port, waits = int(sys.argv[1]), sys.argv[2], sys.argv[3] == "waits"

@@ -14,10 +14,6 @@ import pytest
 from jaxmarl_echelon import checkpoints
 
 RUN = """
-from jaxmarl_echelon.collection import raise_gc_thresholds
-
-raise_gc_thresholds()
-
 import sys
 from pathlib import Path
 
@@ -54,10 +50,6 @@ loop.train_run(config, make_program(config), {"seed": 0}, folder, Tracker({}), r
 
 # The same protocol without a run: checkpoints of a few arrays, as fast as they can be written.
 WRITER = """
-from jaxmarl_echelon.collection import raise_gc_thresholds
-
-raise_gc_thresholds()
-
 import sys
 from pathlib import Path
 

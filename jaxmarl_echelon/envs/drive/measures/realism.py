@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxmarl_echelon.envs.drive.state import DT
+from physics.angles import wrap_angle_by_remainder
 
 ROUNDING = 0.7
 MOST_TIME = 5.0
@@ -48,11 +49,6 @@ FEATURES = {
 }
 
 
-def _wrap_angles(angle: np.ndarray) -> np.ndarray:
-    """Wraps angles to [-pi, pi)."""
-    return (angle + np.pi) % (2 * np.pi) - np.pi
-
-
 def _difference_centrally(values: np.ndarray) -> np.ndarray:
     """Differences `values[i + 1] - values[i - 1]`, nan at both ends."""
     result = np.full_like(values, np.nan)
@@ -63,12 +59,12 @@ def _difference_centrally(values: np.ndarray) -> np.ndarray:
 def compute_kinematics(x: np.ndarray, y: np.ndarray, heading: np.ndarray) -> dict[str, np.ndarray]:
     """Speed, acceleration, yaw rate and yaw acceleration; nan where a neighbouring sample is missing."""
     speed = np.hypot(_difference_centrally(x), _difference_centrally(y)) / (2 * DT)
-    yaw_rate = _wrap_angles(_difference_centrally(heading)) / (2 * DT)
+    yaw_rate = wrap_angle_by_remainder(_difference_centrally(heading)) / (2 * DT)
     return {
         "speed": speed,
         "acceleration": _difference_centrally(speed) / (2 * DT),
         "yaw_rate": yaw_rate,
-        "yaw_acceleration": _wrap_angles(_difference_centrally(yaw_rate)) / (2 * DT),
+        "yaw_acceleration": wrap_angle_by_remainder(_difference_centrally(yaw_rate)) / (2 * DT),
     }
 
 
@@ -135,7 +131,7 @@ def time_to_collision(
     cos, sin = np.cos(pose[..., None, 2]), np.sin(pose[..., None, 2])
     dx, dy = (others[..., i] - pose[..., None, i] for i in range(2))
     ahead, left = dx * cos + dy * sin, dy * cos - dx * sin
-    turn = np.abs(_wrap_angles(others[..., 2] - pose[..., None, 2]))
+    turn = np.abs(wrap_angle_by_remainder(others[..., 2] - pose[..., None, 2]))
     along, across = np.abs(np.cos(turn)), np.abs(np.sin(turn))
     length, width = other_size[..., 0], other_size[..., 1]
     gap = ahead - size[..., None, 0] / 2 - (length * along + width * across) / 2

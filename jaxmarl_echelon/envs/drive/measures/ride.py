@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_echelon.envs.drive.state import DT, Ride
-from physics.bicycle import Motion, wrap_angle
+from physics.angles import wrap_angle
+from physics.bicycle import Motion
 
 # Comfort bounds of nuPlan (Caesar et al. 2021, arXiv:2106.11810).
 LONGITUDINAL = (-4.05, 2.40)

@@ -13,7 +13,8 @@ from jaxmarl_echelon.envs.drive.bank import SceneBank
 from jaxmarl_echelon.envs.drive.codes import ROUTE_POINTS
 from jaxmarl_echelon.envs.drive.state import DT, RouteProgress
 from jaxmarl_echelon.envs.drive.traffic import signals
-from physics.bicycle import Motion, wrap_angle
+from physics.angles import wrap_angle
+from physics.bicycle import Motion
 from physics.car_following import idm_acceleration
 
 LOOKAHEAD = (20.0, 40.0)

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 
 from jaxmarl_echelon.envs.drive.bank import SceneBank
 from jaxmarl_echelon.envs.drive.codes import LIGHTS
-from physics.bicycle import Motion, wrap_angle
+from physics.angles import wrap_angle
+from physics.bicycle import Motion
 from physics.segments import segments_between
 
 OBSERVE, ENFORCE = "observe", "enforce"

@@ -37,6 +37,7 @@ from jaxmarl_echelon.envs.echelon.battle.unit_tables import (
     YAW_RATE,
 )
 from jaxmarl_echelon.envs.echelon.battle_interface import BattleInterface
+from physics.angles import wrap_angle_by_rounding
 from physics.line_of_sight import is_sight_clear, passes_smoke_cloud
 from physics.voxels import Terrain
 
@@ -211,7 +212,7 @@ def _find_targets(interface, state, sides, own: np.ndarray, known: jax.Array | N
     painter = jnp.maximum(mechs.painter[target], 0)
     painted = (mechs.painted[target] > 0) & (mechs.painter[target] >= 0)
     painted &= sides.packmates[own, painter]
-    error = _wrap(bearing - mechs.yaw[own])
+    error = wrap_angle_by_rounding(bearing - mechs.yaw[own])
     return NearestTarget(target.astype(jnp.int32), jnp.min(apart, axis=1), error, clear, painted)
 
 
@@ -251,7 +252,7 @@ def _walk(mechs, classes, aim: NearestTarget, zone) -> tuple[jax.Array, jax.Arra
     lonely &= jnp.hypot(*(position - centroid).T) > COHESION_GAP
     lonely &= aim.distance > COHESION_PEACE
     goal = jnp.where(lonely[:, None], 0.5 * (zone[..., :2] + centroid), zone[..., :2])
-    bearing = _wrap(jnp.arctan2(*(goal - position).T[::-1]) - mechs.yaw)
+    bearing = wrap_angle_by_rounding(jnp.arctan2(*(goal - position).T[::-1]) - mechs.yaw)
     inside = zone_lib.inside_zone(mechs.position, zone)
     close = (aim.distance < TOO_CLOSE) & ~((classes == HEAVY) & inside)
     forward = jnp.where(close, -0.3, jnp.cos(bearing))
@@ -282,7 +283,3 @@ def _with_control(base, target_slots) -> jax.Array:
     action = action.at[:, commands.TARGET].set(target_slots)
     action = action.at[:, commands.SORT.start].set(1.0)
     return action.at[:, commands.HOSTILE_ONLY].set(1.0)
-
-
-def _wrap(angle):
-    return angle - 2.0 * jnp.pi * jnp.round(angle / (2.0 * jnp.pi))

@@ -6,7 +6,6 @@ Reference: docs/reference/echelon.md 11.1.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from numbers import Real
 
 import numpy as np
@@ -166,14 +165,6 @@ def make_flat_map(
     _fill_ground(voxels)
     radius = min(zones.MEAN_RADIUS, min(width, depth) / 2 - zones.EDGE)
     return make_map(voxels, zone or (width / 2, depth / 2, radius), corners, team_size)
-
-
-@lru_cache(maxsize=64)
-def cached_nav_graph(
-    seed: int, size: tuple[int, int, int], biomes: tuple[str, ...] | None = None, team_size: int = 10
-) -> NavGraph:
-    """Returns the navigation graph of a generated map; the last 64 are cached."""
-    return build_nav_graph(generate_map(seed, size, biomes=biomes, team_size=team_size).voxels)
 
 
 def _fill_ground(voxels: np.ndarray) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from jaxmarl_echelon.envs.echelon.battle.state import NO_MECH, TEAMS
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import CLASSES, FLAMER, LASER, PAINTER, WEAPON
 from jaxmarl_echelon.envs.echelon.view.snapshot import LENGTH_UNIT, YAW_UNIT, BattleFrame, has_status
+from physics.angles import wrap_angle_by_remainder
 
 # Shooter and target have moved by the end of a decision.
 _RANGE_SLACK, _ARC_SLACK = 2.0, 0.3
@@ -110,7 +111,7 @@ class RecordedBattle:
         """Returns distances and bearing errors `[T, M, M]` from each mech (rows) to each other one."""
         offset = self.position[:, None] - self.position[:, :, None]
         bearing = np.arctan2(offset[..., 1], offset[..., 0]) - (self.frames.yaw * YAW_UNIT)[:, :, None]
-        return np.linalg.norm(offset, axis=-1), np.abs((bearing + np.pi) % (2 * np.pi) - np.pi)
+        return np.linalg.norm(offset, axis=-1), np.abs(wrap_angle_by_remainder(bearing))
 
     @cached_property
     def events(self) -> list[tuple[int, int, str]]:

@@ -27,7 +27,6 @@ BUILT_IN = {
     "approach_0.3L": (1.2, 0.3, 0.0),
     "approach_0.3R": (1.2, -0.3, 0.0),
 }
-LINE2_BASE = (-46.769, -0.7, 0.0)
 
 _SHARES = np.linspace(1.0, 0.0, 11)
 SPAWN_MARGIN = 0.05

@@ -18,6 +18,7 @@ from jaxmarl_echelon.envs.drive.scenes.files.fields import (
     require_json_member,
 )
 from jaxmarl_echelon.envs.drive.scenes.raw_scene import ROADS, SAMPLES, STEP, Light, RawScene, Road
+from physics.angles import wrap_angle_by_remainder
 
 SKIPPED_TYPES = "other", "unset"
 LARGEST = 512_000_000  # bytes of a file
@@ -230,7 +231,7 @@ def _fitted(column: np.ndarray) -> np.ndarray:
 
 def _wrapped(angle: np.ndarray) -> np.ndarray:
     # Angles in range come back as they are, to the bit.
-    return np.where((angle >= -np.pi) & (angle < np.pi), angle, (angle + np.pi) % (2 * np.pi) - np.pi)
+    return np.where((angle >= -np.pi) & (angle < np.pi), angle, wrap_angle_by_remainder(angle))
 
 
 def difference_positions(position: np.ndarray, valid: np.ndarray) -> np.ndarray:

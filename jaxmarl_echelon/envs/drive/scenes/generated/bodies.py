@@ -7,10 +7,11 @@ import numpy as np
 from jaxmarl_echelon.envs.drive.codes import CYCLIST, PEDESTRIAN, VEHICLE
 from jaxmarl_echelon.envs.drive.scenes.generated import ways
 from jaxmarl_echelon.envs.drive.scenes.generated.network import FREEWAY, NetworkLane, RoadNetwork
-from jaxmarl_echelon.envs.drive.scenes.generated.shapes import unit_vector, wrap_heading
+from jaxmarl_echelon.envs.drive.scenes.generated.shapes import unit_vector
 from jaxmarl_echelon.envs.drive.scenes.generated.ways import Way
 from jaxmarl_echelon.envs.drive.scenes.learners import boxes_meet
 from jaxmarl_echelon.envs.drive.scenes.raw_scene import SAMPLES, STEP
+from physics.angles import wrap_angle_by_remainder
 from physics.polylines import interpolate_polyline, point_headings, segment_distance
 
 DURATION = (SAMPLES - 1) * STEP
@@ -187,7 +188,7 @@ def _parked(rng: np.random.Generator, network: RoadNetwork) -> list[Body]:
     for nth in taken:
         x, y, heading = network.bays[nth]
         turned = np.pi if rng.random() < 0.3 else 0.0
-        pose = np.array([x, y, wrap_heading(heading + turned + rng.normal(0, 0.02))])
+        pose = np.array([x, y, wrap_angle_by_remainder(heading + turned + rng.normal(0, 0.02))])
         bodies.append(Body(VEHICLE, np.array([rng.uniform(4.2, 4.7), rng.uniform(1.75, 1.9)]), pose))
     return bodies
 
@@ -220,7 +221,7 @@ def _beside(rng: np.random.Generator, network: RoadNetwork) -> Body | None:
     heading = float(np.arctan2(*(b - a)[::-1]))
     aside = (lane.width / 2 + rng.uniform(1.2, 2.5)) * unit_vector(heading - np.pi / 2)
     if rng.random() < 0.5:
-        a, heading = b, wrap_heading(heading + np.pi)
+        a, heading = b, wrap_angle_by_remainder(heading + np.pi)
     body = _walker(rng, a + aside, heading, 0.0)
     path = body.walked()[::10, :2]
     return body if min(_room_at(network, point) for point in path) > 0.8 else None
@@ -228,7 +229,7 @@ def _beside(rng: np.random.Generator, network: RoadNetwork) -> Body | None:
 
 def _walker(rng: np.random.Generator, start: np.ndarray, heading: float, delay: float) -> Body:
     size = rng.uniform(0.5, 0.8, 2)
-    pose = np.array([*start, wrap_heading(heading)])
+    pose = np.array([*start, wrap_angle_by_remainder(heading)])
     return Body(PEDESTRIAN, size, pose, velocity=rng.uniform(1.2, 1.6) * unit_vector(heading), delay=delay)
 
 

@@ -12,12 +12,12 @@ from jaxmarl_echelon.envs.drive.scenes.generated import junctions, roads
 from jaxmarl_echelon.envs.drive.scenes.generated.bodies import HEIGHTS, Body, boxes_meet_segments, draw_bodies
 from jaxmarl_echelon.envs.drive.scenes.generated.network import RoadNetwork
 from jaxmarl_echelon.envs.drive.scenes.generated.outline import trace_road_edges
-from jaxmarl_echelon.envs.drive.scenes.generated.shapes import wrap_heading
 from jaxmarl_echelon.envs.drive.scenes.generated.traffic import PlannedTraffic, simulate_traffic
 from jaxmarl_echelon.envs.drive.scenes.generated.ways import find_conflicts
 from jaxmarl_echelon.envs.drive.scenes.lanes import LONGEST
 from jaxmarl_echelon.envs.drive.scenes.learners import boxes_meet
 from jaxmarl_echelon.envs.drive.scenes.raw_scene import ELEMENT_OF, SAMPLES, RawScene, Road, Route
+from physics.angles import wrap_angle_by_remainder
 from physics.polylines import cut_polyline
 
 VERSION = 1  # of the generator; part of the cache key of banks
@@ -176,7 +176,7 @@ def _scene(
         name=name,
         kind=kind,
         position=log[..., :2],
-        heading=np.where(there, wrap_heading(log[..., 2]), 0.0),
+        heading=np.where(there, wrap_angle_by_remainder(log[..., 2]), 0.0),
         velocity=np.where(there[..., None], velocity, 0.0),
         valid=there,
         size=size,

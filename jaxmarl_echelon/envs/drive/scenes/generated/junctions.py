@@ -21,8 +21,8 @@ from jaxmarl_echelon.envs.drive.scenes.generated.shapes import (
     make_bezier,
     make_line,
     unit_vector,
-    wrap_heading,
 )
+from physics.angles import wrap_angle_by_remainder
 
 CONTROLS = ("all_way", "two_way", "none")
 
@@ -76,7 +76,7 @@ def _join_arms(
 
 def _room(angles: np.ndarray, half: np.ndarray) -> float:
     """Distance from the centre at which arms must start so that neighbours do not overlap, m."""
-    apart = wrap_heading(np.roll(angles, -1) - angles) % (2 * np.pi)
+    apart = wrap_angle_by_remainder(np.roll(angles, -1) - angles) % (2 * np.pi)
     both = np.maximum(half, np.roll(half, -1))
     return float(np.max(both / np.tan(np.minimum(apart, np.pi / 2) / 2)))
 

@@ -5,7 +5,8 @@ from functools import cached_property
 
 import numpy as np
 
-from jaxmarl_echelon.envs.drive.scenes.generated.shapes import connect_poses, unit_vector, wrap_heading
+from jaxmarl_echelon.envs.drive.scenes.generated.shapes import connect_poses, unit_vector
+from physics.angles import wrap_angle_by_remainder
 from physics.polylines import arc_lengths, offset_polyline, point_headings
 
 MAIN, YIELD, STOP = "main", "yield", "stop"
@@ -144,7 +145,9 @@ def connect_arms(network: RoadNetwork, arms: list[JunctionArm], limit: float) ->
 
 
 def _legal(incoming: list[NetworkLane], outgoing: list[NetworkLane]) -> list[tuple[NetworkLane, NetworkLane]]:
-    turn = wrap_heading(point_headings(outgoing[0].points)[0] - point_headings(incoming[0].points)[-1])
+    turn = wrap_angle_by_remainder(
+        point_headings(outgoing[0].points)[0] - point_headings(incoming[0].points)[-1]
+    )
     if turn > STRAIGHT:
         return [(incoming[0], outgoing[0])]
     if turn < -STRAIGHT:

@@ -21,9 +21,9 @@ from jaxmarl_echelon.envs.drive.scenes.generated.shapes import (
     make_arc,
     make_line,
     unit_vector,
-    wrap_heading,
 )
 from jaxmarl_echelon.envs.drive.scenes.raw_scene import RawScene
+from physics.angles import wrap_angle_by_remainder
 
 CAR = np.array([4.5, 2.0])
 _WIDTH = 3.6
@@ -56,7 +56,7 @@ def _driver(network: RoadNetwork, lane: int, start: float, speed: float, fastest
     after = ways.find_successors(network.lanes)
     lanes, points, until = ways.walk_lanes(first, network, after, lane, start, 250.0)
     way = ways.make_way(network, lanes, points, until, fastest=fastest)
-    return Body(VEHICLE, CAR, np.array([*way.points[0], wrap_heading(way.heading[0])]), speed, way)
+    return Body(VEHICLE, CAR, np.array([*way.points[0], wrap_angle_by_remainder(way.heading[0])]), speed, way)
 
 
 class _First:

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from physics.angles import wrap_angle_by_remainder
+
 SPACING = 2.0
 _TURN = 0.08  # rad, largest turn between neighbouring points, so that joints are smooth
 
@@ -34,7 +36,7 @@ def join_curves(*parts: np.ndarray) -> np.ndarray:
 
 def connect_poses(start: np.ndarray, heading: float, end: np.ndarray, heading_end: float) -> np.ndarray:
     """Connects two poses by line, arc and line if these fit, else by a cubic curve."""
-    turn = wrap_heading(heading_end - heading)
+    turn = wrap_angle_by_remainder(heading_end - heading)
     across = _cross(unit_vector(heading), unit_vector(heading_end))
     if abs(turn) > 0.2:
         before = _cross(end - start, unit_vector(heading_end)) / across
@@ -64,8 +66,3 @@ def make_bezier(
 
 def _cross(a: np.ndarray, b: np.ndarray) -> float:
     return a[0] * b[1] - a[1] * b[0]
-
-
-def wrap_heading(angle: float | np.ndarray) -> float | np.ndarray:
-    """Wraps angles to [-pi, pi)."""
-    return (angle + np.pi) % (2 * np.pi) - np.pi

@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 
 from jaxmarl_echelon.envs.drive.scenes.generated.network import MAIN, STOP, NetworkLane, RoadNetwork
-from jaxmarl_echelon.envs.drive.scenes.generated.shapes import wrap_heading
 from jaxmarl_echelon.envs.drive.scenes.raw_scene import Gate
+from physics.angles import wrap_angle_by_remainder
 from physics.polylines import (
     arc_lengths,
     drop_repeated_points,
@@ -59,7 +59,9 @@ def find_successors(lanes: list[NetworkLane]) -> list[np.ndarray]:
     for lane in lanes:
         near = np.hypot(*(starts - lane.points[-1]).T) < _JOINT
         found.append(
-            np.flatnonzero(near & (np.abs(wrap_heading(turns - point_headings(lane.points)[-1])) < 0.1))
+            np.flatnonzero(
+                near & (np.abs(wrap_angle_by_remainder(turns - point_headings(lane.points)[-1])) < 0.1)
+            )
         )
     return found
 

@@ -1,6 +1,6 @@
 """Cycling of self-play on rock, paper, scissors by matchmaking mode, with exact gradients.
 
-    python benchmarks/circles.py [--seeds 3] [--curve]
+    python benchmarks/archive/circles.py [--seeds 3] [--curve]
 
 The logits of a softmax policy follow exact advantages against the opponents of a pool's mode: the policy
 itself, or past policies with the mode's probabilities. A snapshot is kept every 20 of 2000 steps. Games: the

@@ -1,7 +1,7 @@
 """Ways to store the field that scans march on: bytes of a map, beams per second, errors.
 
-    python benchmarks/scan_fields.py [--map line2|track:SEED|PATH.yaml] [--beams 108 1080] [--cars 2048]
-        [--rounds 7] [--busy N]
+    PYTHONPATH=benchmarks python benchmarks/archive/scan_fields.py [--map line2|track:SEED|PATH.yaml]
+        [--beams 108 1080] [--cars 2048] [--rounds 7] [--busy N]
 
 Every way traces the same scans as `physics.lidar`, whose field is float32 metres; the others store less
 and round down, so that marching stays safe:

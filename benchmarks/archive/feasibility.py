@@ -1,6 +1,6 @@
 """Search for attackers that make a follow-the-gap defender crash, as a test of feasibility.
 
-    python benchmarks/feasibility.py [--phase N ...] [--gain G ... --mode MODE ...] [--spawn NAME ...]
+    python benchmarks/archive/feasibility.py [--phase N ...] [--gain G ... --mode MODE ...] [--spawn NAME ...]
 
 Every attacker is a vector of numbers in [0, 1] that one of the families below turns into commands:
 scripts that read both poses, open-loop plans, and a feedback law on the relative pose. Each family is

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from jaxmarl_echelon.envs.textgames.games import connect4, nim, othello, simpletak, tictactoe
-from jaxmarl_echelon.envs.textgames.positions import (
+from jaxmarl_echelon.envs.textgames.analysis.positions import (
     count_endings,
     enumerate_levels,
     optimal_moves,
     optimal_values,
 )
+from jaxmarl_echelon.envs.textgames.games import connect4, nim, othello, simpletak, tictactoe
 
 
 def sequences(rules, depth, start=None):
