@@ -12,9 +12,10 @@ TESTS ?=
 .PHONY: help install train test learn
 
 help:
-	@echo "make train [TRAIN='+algo=ppo env=f110']      train; any Hydra overrides"
-	@echo "make test  [WORKERS=2] [MARKS='not slow'] [TESTS=tests/physics]"
-	@echo "make learn [LEARN='f110 --write docs/results.md']   known trainings over seeds, each held to a bar"
+	@echo "make install                                 create .venv with everything that tests need"
+	@echo "make train [TRAIN='+algo=ppo env=f110']      train, with any Hydra overrides"
+	@echo "make test  [WORKERS=2] [MARKS='not slow'] [TESTS=tests/physics]   run the tests"
+	@echo "make learn [LEARN='f110 --write docs/results.md']   train known tasks over seeds and check their bounds"
 
 $(INSTALLED): pyproject.toml
 	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
