@@ -1,10 +1,10 @@
-"""Draws the three ways through the code that `architecture.md` lists, after checking them against it.
+"""Draws the three paths through the code that `architecture.md` lists, after checking the lists.
 
     python docs/architecture.py            # check, and draw architecture.png
     python docs/architecture.py --check    # check only
 
 The page is the only place where the hops are listed. Every function that it names with its file must be
-defined there, and what it counts must be so.
+defined there, and its counts of hops and files must be right.
 """
 
 import argparse
@@ -33,13 +33,13 @@ COLOURS = {
 
 
 class Hop(NamedTuple):
-    """A function on a way.
+    """A function on a path.
 
     Attributes:
       name: of the function, dotted where it lies in a class or in another function.
       path: of its file, from the top of the repository.
-      text: what it does.
-      handed: what it hands on; None for the last.
+      text: description of the function.
+      handed: data that it hands on; None for the last.
     """
 
     name: str
@@ -48,21 +48,21 @@ class Hop(NamedTuple):
     handed: str | None
 
 
-class Way(NamedTuple):
-    """A section of the page: its title, its hops in order, and how many hops and files it says there are."""
+class Route(NamedTuple):
+    """A section of the page: its title, its hops in order, and its numbers of hops and files."""
 
     title: str
     hops: tuple[Hop, ...]
     counted: tuple[int, int]
 
 
-def read(page: str) -> tuple[Way, ...]:
-    """The ways of a page: its sections with numbered lists.
+def read(page: str) -> tuple[Route, ...]:
+    """Reads the paths of a page: its sections with numbered lists.
 
     Raises:
-      ValueError: one line, for an item or a section that does not have the form of the others.
+      ValueError: one line, for an item or a section of another form.
     """
-    ways = []
+    routes = []
     for section in re.split(r"^## ", page, flags=re.MULTILINE)[1:]:
         title, _, body = section.partition("\n")
         items = re.findall(r"^\d+\. .+(?:\n {2,}.+)*", body, re.MULTILINE)
@@ -70,12 +70,12 @@ def read(page: str) -> tuple[Way, ...]:
             continue
         counted = COUNT.search(body)
         if counted is None:
-            raise ValueError(f"{title}: does not say how many hops there are over how many files")
-        way = Way(title, tuple(map(_hop, items)), (int(counted[1]), int(counted[2])))
-        if ends := [hop.name for hop in way.hops[:-1] if hop.handed is None]:
+            raise ValueError(f"{title}: the numbers of hops and files are missing")
+        route = Route(title, tuple(map(_hop, items)), (int(counted[1]), int(counted[2])))
+        if ends := [hop.name for hop in route.hops[:-1] if hop.handed is None]:
             raise ValueError(f"{title}: {ends[0]} hands nothing on")
-        ways.append(way)
-    return tuple(ways)
+        routes.append(route)
+    return tuple(routes)
 
 
 def _hop(item: str) -> Hop:
@@ -87,7 +87,7 @@ def _hop(item: str) -> Hop:
 
 
 def defined(tree: ast.Module) -> set[str]:
-    """Dotted names of all functions and classes of a module, nested ones too."""
+    """Dotted names of all functions and classes of a module, including nested ones."""
 
     def walk(node: ast.AST, prefix: str) -> Iterator[str]:
         for child in ast.iter_child_nodes(node):
@@ -101,23 +101,23 @@ def defined(tree: ast.Module) -> set[str]:
 
 
 def problems(page: str, root: Path) -> list[str]:
-    """What the page says that the code does not, a line each.
+    """Statements of the page that the code contradicts, one line each.
 
     Args:
       page: its text.
       root: the top of the repository.
     """
-    ways, named = read(page), NAMED.findall(" ".join(page.split()))
+    routes, named = read(page), NAMED.findall(" ".join(page.split()))
     trees = {path: ast.parse((root / path).read_text()) for _, path in named if (root / path).is_file()}
     found = [f"{path}: no such file" for path in sorted({path for _, path in named} - set(trees))]
     known = {path: defined(tree) for path, tree in trees.items()}
     found += [
         f"{path}: defines no {name}" for name, path in named if path in known and name not in known[path]
     ]
-    for way in ways:
-        count = len(way.hops), len({hop.path for hop in way.hops})
-        if count != way.counted:
-            found.append(f"{way.title}: {count[0]} hops over {count[1]} files, not {way.counted}")
+    for route in routes:
+        count = len(route.hops), len({hop.path for hop in route.hops})
+        if count != route.counted:
+            found.append(f"{route.title}: {count[0]} hops over {count[1]} files, not {route.counted}")
     listed = {name: tuple(re.findall(r"`([\w/]+\.py)`", files)) for name, files in SHARED.findall(page)}
     shared = shared_names(trees)
     for name in sorted(listed.keys() | shared.keys()):
@@ -130,7 +130,7 @@ def problems(page: str, root: Path) -> list[str]:
 
 
 def shared_names(trees: dict[str, ast.Module]) -> dict[str, tuple[str, ...]]:
-    """Public names that two or more modules give to functions at their top level, with the modules' paths."""
+    """Public names of top-level functions that two or more modules share, with the modules' paths."""
     places: dict[str, list[str]] = {}
     for path in sorted(trees):
         for node in trees[path].body:
@@ -139,8 +139,8 @@ def shared_names(trees: dict[str, ast.Module]) -> dict[str, tuple[str, ...]]:
     return {name: tuple(paths) for name, paths in places.items() if len(paths) > 1}
 
 
-def draw(ways: tuple[Way, ...], path: Path) -> None:
-    """Draws a lane per way, with a box per function and arrows that say what is handed on."""
+def draw(routes: tuple[Route, ...], path: Path) -> None:
+    """Draws a lane per path, with a box per function and arrows labelled with the data handed on."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -149,19 +149,19 @@ def draw(ways: tuple[Way, ...], path: Path) -> None:
     from PIL import Image
 
     width, box, gap, head = 3.4, 0.46, 0.52, 0.85
-    rows = max(len(way.hops) for way in ways)
+    rows = max(len(route.hops) for route in routes)
     height = head + rows * (box + gap) + 0.2
-    figure = plt.figure(figsize=(width * len(ways), height))
+    figure = plt.figure(figsize=(width * len(routes), height))
     axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(0, width * len(ways)), ylim=(0, height))
+    axes.set(xlim=(0, width * len(routes)), ylim=(0, height))
     axes.axis("off")
-    for lane, way in enumerate(ways):
+    for lane, route in enumerate(routes):
         left, middle = lane * width + 0.12, (lane + 0.5) * width
-        title = f"{way.title}\n{way.counted[0]} hops, {way.counted[1]} files"
+        title = f"{route.title}\n{route.counted[0]} hops, {route.counted[1]} files"
         axes.text(middle, height - 0.42, title, ha="center", va="center", size=11, weight="bold")
-        # Lanes of fewer hops are spread over the same height.
-        pitch = (rows * (box + gap) - gap - box) / (len(way.hops) - 1)
-        for number, hop in enumerate(way.hops):
+        # Lanes with fewer hops are spread over the same height.
+        pitch = (rows * (box + gap) - gap - box) / (len(route.hops) - 1)
+        for number, hop in enumerate(route.hops):
             top = height - head - number * pitch
             shape = FancyBboxPatch(
                 (left, top - box),
@@ -183,7 +183,7 @@ def draw(ways: tuple[Way, ...], path: Path) -> None:
             handed = re.sub(r"\[.*?\]", lambda axes: axes[0].replace(" ", "\N{NO-BREAK SPACE}"), hop.handed)
             label = textwrap.fill(handed.replace("`", ""), 44)
             axes.text(left + 0.34, (start + end) / 2, label, size=8.5, style="italic", va="center")
-    kinds = dict.fromkeys(_colour(hop.path) for way in ways for hop in way.hops)
+    kinds = dict.fromkeys(_colour(hop.path) for route in routes for hop in route.hops)
     handles = [Patch(facecolor=colour, edgecolor="#555555", label=label) for label, colour in kinds]
     axes.legend(handles=handles, loc="lower center", ncols=len(handles), frameon=False, fontsize=8.5)
     with io.BytesIO() as drawn:
