@@ -6,8 +6,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from algos.metrics import mean_over_learners
 from algos.nets.distributions import broadcast_distribution
-from algos.types import Agent, Metrics, PyTree, Rollout, Transition
+from algos.types import Agent, PyTree, Rollout, Transition
 
 # Index of the axis A of agents in `[E, A, ...]` and in `[T, E, A, ...]`.
 DECISION, HISTORY = 1, 2
@@ -17,9 +18,9 @@ def vectorize_over_agents(agent: Agent, number: int) -> Agent:
     """Vectorises a learner over the A agents of a role: one independent learner per agent.
 
     Every leaf of the state has a leading axis `[A]`. Each learner gets the batches that it would get alone,
-    with an axis of one agent; the learners share nothing. Metrics are means over the learners, weighted by
-    gradient steps where learners report them. Under `vmap` both branches of a conditional are computed:
-    learners with a replay compute their steps in the warm-up too, and discard them.
+    with an axis of one agent; the learners share nothing. Metrics are means over the learners that took
+    gradient steps. Under `vmap` both branches of a conditional are computed: learners with a replay compute
+    their steps in the warm-up too, and discard them.
 
     Args:
       agent: a learner for one agent in each environment.
@@ -42,7 +43,7 @@ def vectorize_over_agents(agent: Agent, number: int) -> Agent:
     def update(state, key, batch):
         keys = jax.random.split(key, number)
         state, metrics = jax.vmap(agent.update)(state, keys, split_batch_by_agent(batch))
-        return state, average_metrics(metrics)
+        return state, mean_over_learners(metrics)
 
     def teach(state, obs, carry, reset, mask):
         def lessons(state, obs, carry, reset, mask):
@@ -96,16 +97,6 @@ def split_rows_by_agent(tree: PyTree, axis: int, number: int) -> PyTree:
         return jnp.moveaxis(x.reshape(x.shape[:axis] + (-1, number) + x.shape[axis + 1 :]), axis + 1, 0)
 
     return jax.tree.map(split, tree)
-
-
-def average_metrics(metrics: Metrics) -> Metrics:
-    """Averages metrics over A learners, weighted by gradient steps where learners report them."""
-    steps = metrics.get("gradient_steps")
-    if steps is None:
-        return {name: x.mean(0) for name, x in metrics.items()}
-    share = steps / jnp.maximum(steps.sum(), 1.0)
-    means = {name: (x * share).sum(0) for name, x in metrics.items()}
-    return means | {"gradient_steps": steps.mean(0)}
 
 
 class GroupedAgent(NamedTuple):

@@ -233,7 +233,8 @@ class Agent(NamedTuple):
         carry is not advanced. Rollouts of an agent without one have no bootstraps.
       update: `(state, key, batch) -> (state, metrics)`.
       learns: "rollout": `update` takes a Rollout after every rollout; "step": it takes a Transition
-        after every decision, and the metric `gradient_steps` counts the steps that followed.
+        after every decision. The metric `gradient_steps` counts the steps over which losses are means; see
+        `algos.metrics`.
       policy_state: `(state) -> state` reduced to the parts that `act` and `greedy` need: no replay, no
         optimiser. It computes nothing, so that these parts can be read from a checkpoint alone.
       acting_state: `(state) -> state` like `policy_state`, of the policy that acts in rollouts, where

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from algos import collectives
+from algos.metrics import OF_PARAMETERS, STEPS, mean_over_steps
 from algos.nets.networks import flatten_features
 from algos.nets.observations import Statistics, merge_statistics, normalize_observations
 from algos.off_policy.replay.replay import Replay
@@ -99,7 +100,8 @@ def learn_if_ready(
     """Takes the gradient steps after one decision; none during the warm-up, which all shards end together.
 
     Returns:
-      the state and metrics, which are all 0 during the warm-up.
+      the state and metrics: means over the steps, their number, and the norm of the parameters after them;
+      during the warm-up all but the norm are 0.
     """
 
     def learn(state, key):
@@ -108,14 +110,14 @@ def learn_if_ready(
 
         keys = jax.random.split(collectives.fold_shard_into_key(key), config.updates_per_step)
         state, metrics = jax.lax.scan(step, state, keys)
-        metrics = {name: x.mean() for name, x in metrics.items()}
+        metrics = mean_over_steps(metrics | {STEPS: jnp.ones(config.updates_per_step)})
         # Losses are computed before the last step: only this norm shows a last step that diverges.
-        metrics["parameter_norm"] = global_norm(state.params)
-        return state, metrics | {"gradient_steps": jnp.float32(config.updates_per_step)}
+        return state, metrics | {OF_PARAMETERS: global_norm(state.params)}
 
     def wait(state, key):
         metrics = jax.eval_shape(learn, state, key)[1]
-        return state, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics)
+        metrics = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics)
+        return state, metrics | {OF_PARAMETERS: global_norm(state.params)}
 
     held = collectives.min_over_shards(replay.size(state.replay)) * collectives.num_shards()
     ready = (state.seen >= state.hyper["learning_starts"]) & (held >= config.batch_size)

@@ -119,12 +119,15 @@ def smoothed_target(networks: TD3Networks, state: OffPolicyState, key: jax.Array
 def delayed_actor_step(
     networks: TD3Networks, state: OffPolicyState, key: jax.Array, batch: Sample
 ) -> tuple[OffPolicyState, Metrics]:
-    """Takes a step of the actor and of the targets after every `policy_delay` critic steps."""
+    """Takes a step of the actor and of the targets after every `policy_delay` critic steps.
+
+    `actor_steps` counts the actor's steps, over which its loss is a mean.
+    """
     del key
     due = (state.updates + 1) % state.hyper["policy_delay"] == 0
     step, skip = partial(actor_step, networks), lambda state, batch: (state, jnp.float32(0.0))
     state, loss = jax.lax.cond(due, step, skip, state, batch)
-    return state, {"actor_loss": loss}
+    return state, {"actor_loss": loss, "actor_steps": due.astype(jnp.float32)}
 
 
 def actor_step(
@@ -138,8 +141,7 @@ def actor_step(
 
     value, grads = collectives.mean_over_shards(jax.value_and_grad(loss)(state.params["actor"]))
     state = update_targets(adam_step(state, "actor", grads, "actor_learning_rate"))
-    # Steps without one count as 0 in the mean over all steps; the factor compensates for them.
-    return state, value * state.hyper["policy_delay"]
+    return state, value
 
 
 def add_action_noise(

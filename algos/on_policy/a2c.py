@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from algos import collectives
 from algos.checks import require_choice
+from algos.metrics import STEPS
 from algos.nets.actor_critic import PolicyFunctions, with_observation_decoder
 from algos.on_policy.agent import OnPolicyMethod, RolloutLearner
 from algos.on_policy.losses import total_loss
@@ -62,7 +63,10 @@ def learn_from_batch(
     batch: SampleBatch,
     hyper: Hyper,
 ) -> tuple[PyTree, PyTree, Metrics]:
-    """Takes one gradient step on a batch `[N]`; returns `(params, optimizer, metrics)`."""
+    """Takes one gradient step on a batch `[N]`; returns `(params, optimizer, metrics)`.
+
+    Without a sample to learn from no step is taken, and the metrics are NaN.
+    """
     del key
     policy = with_observation_decoder(policy, state.observations)
     grads, samples = jax.grad(a2c_loss, argnums=1, has_aux=True)(policy, state.params, batch, hyper)
@@ -70,8 +74,11 @@ def learn_from_batch(
     norm = optimizer.norm(grads)
     scale = clip_scale(norm, hyper["max_grad_norm"])
     params, after = optimizer.step(grads, state.optimizer, state.params, hyper, scale, count > 0)
-    metrics = {name: total / jnp.maximum(count, 1.0) for name, total in sums.items()}
-    return params, after, metrics | {"gradient_norm": norm}
+    means = {name: total / jnp.maximum(count, 1.0) for name, total in sums.items()}
+    metrics = {
+        name: jnp.where(count > 0, x, jnp.nan) for name, x in (means | {"gradient_norm": norm}).items()
+    }
+    return params, after, metrics | {STEPS: (count > 0).astype(jnp.float32)}
 
 
 def a2c_loss(

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from algos import collectives
+from algos.metrics import STEPS
 from algos.nets.normalize import masked_mean_or_zero
 from algos.on_policy.ppo_settings import PPOSettings
 from algos.optim.optimizers import Optimizer, clip_scale
@@ -48,14 +49,19 @@ class StepStatistics(NamedTuple):
     norm: jax.Array
 
     def mean(self, name: str) -> jax.Array:
-        """Mean of a quantity of the loss over the alive samples of all evaluated steps."""
+        """Mean of a quantity of the loss over the alive samples of all evaluated steps; NaN without any."""
         total, count = (jnp.where(self.evaluated, x, 0.0).sum() for x in (self.sums[name], self.count))
-        return total / jnp.maximum(count, 1.0)
+        return jnp.where(count > 0, total / jnp.maximum(count, 1.0), jnp.nan)
 
     def metrics(self) -> Metrics:
-        """Means over all evaluated steps, and the fraction of steps after the KL stop."""
+        """Means over all evaluated steps, their number, and the fraction of steps after the KL stop.
+
+        The step whose divergence is too large is evaluated and not taken. Means are NaN without any step.
+        """
         metrics = {name: self.mean(name) for name in self.sums}
-        metrics["gradient_norm"] = masked_mean_or_zero(self.norm, self.evaluated)
+        number = self.evaluated.sum(dtype=jnp.float32)
+        norm = masked_mean_or_zero(self.norm, self.evaluated)
+        metrics |= {STEPS: number, "gradient_norm": jnp.where(number > 0, norm, jnp.nan)}
         metrics["skipped_minibatches"] = self.stopped.mean(dtype=jnp.float32)
         return metrics
 

@@ -72,15 +72,15 @@ def three_saved(folder):
     checkpoints.save_checkpoint(folder, ("latest",), state(3.0), {"step": 3})
 
 
-def steps_of(folder, *names):
+def step_count_name(folder, *names):
     return [checkpoints.read_metadata(checkpoints.find_checkpoint(folder, name))["step"] for name in names]
 
 
 def test_checkpoints_work_without_symbolic_links(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "symlink", refuse_links)
     three_saved(tmp_path)
-    assert steps_of(tmp_path, "best_eval", "best_training", "latest") == [1, 2, 3]
-    assert steps_of(tmp_path / "best_eval", "latest") == [1], "a name is a path, too"
+    assert step_count_name(tmp_path, "best_eval", "best_training", "latest") == [1, 2, 3]
+    assert step_count_name(tmp_path / "best_eval", "latest") == [1], "a name is a path, too"
     checkpoints.rewind_to_checkpoint(tmp_path, checkpoints.find_checkpoint(tmp_path, "best_training"))
     assert sorted(os.listdir(tmp_path)) == [
         "best_eval", "best_training", "latest", "step_000000000001", "step_000000000002",
@@ -116,16 +116,16 @@ def test_copied_run_folder_can_be_read_and_continued(tmp_path, changed):
         for name in ("latest", "best_training", "best_eval")
     }
     changed(tmp_path, names)
-    assert steps_of(tmp_path, "latest") == [3]
+    assert step_count_name(tmp_path, "latest") == [3]
     if changed is not without_names:
-        assert steps_of(tmp_path, "best_training", "best_eval") == [2, 1]
+        assert step_count_name(tmp_path, "best_training", "best_eval") == [2, 1]
     checkpoints.rewind_to_checkpoint(tmp_path, checkpoints.find_checkpoint(tmp_path, "latest"))
     checkpoints.save_checkpoint(tmp_path, ("latest", "best_training"), state(4.0), {"step": 4})
-    assert steps_of(tmp_path, "latest", "best_training", "step_000000000001") == [4, 4, 1]
+    assert step_count_name(tmp_path, "latest", "best_training", "step_000000000001") == [4, 4, 1]
     if changed is without_names:
-        assert steps_of(tmp_path, "step_000000000002") == [2], "nobody can say that it is no best one"
+        assert step_count_name(tmp_path, "step_000000000002") == [2], "nobody can say that it is no best one"
     else:
-        assert steps_of(tmp_path, "best_eval") == [1] and not (tmp_path / "step_000000000002").exists()
+        assert step_count_name(tmp_path, "best_eval") == [1] and not (tmp_path / "step_000000000002").exists()
 
 
 def test_pointer_to_a_missing_checkpoint_is_one_line(tmp_path):
@@ -141,7 +141,7 @@ def test_a_run_is_copied_as_it_was_at_a_checkpoint(tmp_path):
     assert sorted(os.listdir(tmp_path / "new")) == [
         "best_eval", "best_training", "step_000000000001", "step_000000000002",
     ]  # fmt: skip
-    assert steps_of(tmp_path / "new", "best_eval", "best_training", "latest") == [1, 2, 2]
+    assert step_count_name(tmp_path / "new", "best_eval", "best_training", "latest") == [1, 2, 2]
 
 
 def test_a_failed_write_leaves_the_previous_checkpoint(tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from algos.metrics import step_count_name
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.envs.base import EnvSpec
 from jaxmarl_echelon.selfplay.pool import EMPTY
@@ -165,11 +166,10 @@ class RunRecord:
 
     def _refuse_divergence(self, metrics: dict[str, float]) -> None:
         """Raises DivergedError for a loss that is not finite."""
-        for name in sorted(metrics):
-            prefix = name.rpartition("/")[0]
-            if not prefix.startswith("losses") or metrics.get(f"{prefix}/gradient_steps", 1.0) == 0:
-                continue
-            if not math.isfinite(metrics[name]):
+        for name in sorted(name for name in metrics if name.startswith("losses/")):
+            counts = step_count_name(name, metrics)
+            learnt = counts is None or metrics[counts] > 0
+            if learnt and not math.isfinite(metrics[name]):
                 raise DivergedError(f"{name} is not finite after {self.step} steps; {self._last_good()}")
 
     def _refuse_quarantine(self, metrics: dict[str, float], ended: int) -> None:

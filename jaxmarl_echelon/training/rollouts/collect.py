@@ -6,6 +6,7 @@ See docs/reference/trainer.md 12.
 import jax
 import jax.numpy as jnp
 
+from algos.metrics import mean_over_steps
 from algos.types import Agent, PyTree, Rollout
 from jaxmarl_echelon.envs import episodes as episodes_lib
 from jaxmarl_echelon.envs.base import EnvSpec
@@ -145,7 +146,7 @@ def collect_rollout(
         )
         for role, record in records.items()
     }
-    learnt = {role: _mean_over_steps(values) for role, values in metrics.items()}
+    learnt = {role: mean_over_steps(values) for role, values in metrics.items()}
     return run, CollectedRollout(rollouts, learnt, flow, quarantined, stories)
 
 
@@ -163,18 +164,6 @@ def episode_flow(run: RunState, transition: episodes_lib.BatchTransition) -> Epi
         over=transition.reset_next,
         finished=finished.replace(mask=finished.mask & counts),
     )
-
-
-def _mean_over_steps(metrics: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """Means of metrics `[T]`, weighted by gradient steps; NaN without any."""
-    weight = metrics["gradient_steps"]
-    total = jnp.sum(weight)
-
-    def mean(values):
-        summed = jnp.sum(jnp.where(weight > 0, values * weight, 0.0))
-        return jnp.where(total > 0, summed / jnp.maximum(total, 1.0), jnp.nan)
-
-    return {name: mean(values) for name, values in metrics.items()} | {"gradient_steps": total}
 
 
 def _record(

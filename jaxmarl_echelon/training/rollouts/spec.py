@@ -68,8 +68,8 @@ class CollectedRollout(NamedTuple):
 
     Attributes:
       rollouts: role name to Rollout, axes `[T, E, A]`, for agents that learn from rollouts.
-      metrics: role name to metrics of the agents that learn in each step, averaged over their gradient
-        steps; NaN without any.
+      metrics: role name to metrics of the agents that learn in each step, averaged over the
+        gradient steps that each is of; NaN without any.
       flow: starts and ends of episodes, `[T, E]`.
       quarantined: `[T, E]` bool; the environment was reset because of a non-finite value.
       stories: role name to the inputs of its learner's reward transforms.

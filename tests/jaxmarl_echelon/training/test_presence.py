@@ -214,7 +214,7 @@ def test_a_replay_is_given_decisions_with_all_that_came_of_them(monkeypatch):
         return state, {name: getattr(batch, name) for name in ("alive", "reward", "action", "discount")}
 
     # Metrics of every step as they are: what the learner is given comes out with them.
-    monkeypatch.setattr(collect, "_mean_over_steps", lambda metrics: metrics)
+    monkeypatch.setattr(collect, "mean_over_steps", lambda metrics: metrics)
     watched = make_program(config, {ROLE: agent._replace(update=update)})
     given = jax.jit(lambda key: watched.update(watched.init(key))[1].metrics)(jax.random.key(0))
     names = ("alive", "reward", "action", "discount")

@@ -47,14 +47,14 @@ def base_success(
     """
     first, second = found
     staged = jnp.asarray(registry.staged)[verb[:, 0]]
-    later = jnp.where(went, jnp.where(void(registry, verb[:, 1], outcome), first, second), 0.0)
+    later = jnp.where(went, jnp.where(is_void(registry, verb[:, 1], outcome), first, second), 0.0)
     return jnp.where(staged, 0.5 * first + 0.5 * later, first)
 
 
-def void(registry: Registry, verb: jax.Array, outcome: OutcomeRecord) -> jax.Array:
-    """`[N]` bool; the verbs `[N]` of orders that followed need enemies, of whom none was left to engage."""
-    nobody = (outcome.enemies_lost >= outcome.enemies) & (outcome.engaged == 0)
-    return jnp.asarray(registry.flags("void_without_enemies"))[verb] & nobody
+def is_void(registry: Registry, verb: jax.Array, outcome: OutcomeRecord) -> jax.Array:
+    """Returns bool `[N]`: follow-on orders with `verb` `[N]` need enemies, and none was left to engage."""
+    none_left = (outcome.enemies_lost >= outcome.enemies) & (outcome.engaged == 0)
+    return jnp.asarray(registry.flags("void_without_enemies"))[verb] & none_left
 
 
 def apply_constraints(
