@@ -51,8 +51,8 @@ class GameViewer(Viewer):
 
     def _game(self, evaluation, episode: int) -> tuple[list[Any], str, np.ndarray]:
         """Extracts a recorded game: its states from the start, the evaluated seats, and the final scores."""
-        frames = jax.tree.map(lambda x: np.asarray(x)[:, episode], evaluation.frames)
-        length = int(evaluation.length[episode])
+        frames = self._episode(evaluation, episode)
+        length = len(frames["over"]) - 1
         states = [jax.tree.map(lambda x, ply=ply: x[ply], frames["state"]) for ply in range(length + 1)]
         (present,) = (np.asarray(flag)[episode] for flag in evaluation.present.values())
         scored = ", ".join(str(seat) for seat in np.flatnonzero(present))
