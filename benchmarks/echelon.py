@@ -109,7 +109,7 @@ def measure_parts(console, name: str, env, num_envs: int) -> None:
     memory = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_envs, *jnp.shape(x))), memory)
     _, actions = jax.jit(jax.vmap(partial(act, params=params)))(keys, memory, running.env)
     commands = jnp.concatenate([actions[team] for team in TEAMS], axis=1)
-    senses = jax.jit(jax.vmap(partial(env.senses, params=params)))(running.env.battle)
+    senses = jax.jit(jax.vmap(partial(env.interface.sense, params=params)))(running.env.battle)
     parts = {
         "whole step": (partial(env.step, params=params), (keys, running.env, actions)),
         "simulation, five substeps": (
@@ -119,7 +119,7 @@ def measure_parts(console, name: str, env, num_envs: int) -> None:
         "- weapons": (partial(weapons_alone, env, params), (running.env.battle, commands)),
         "- projectiles": (partial(projectiles_alone, env, params), (running.env.battle,)),
         "- movement": (partial(movement_alone, env, params), (running.env.battle, commands)),
-        "sight and sensors": (partial(env.senses, params=params), (running.env.battle,)),
+        "sight and sensors": (partial(env.interface.sense, params=params), (running.env.battle,)),
         "observation": (partial(observation_alone, env, params), (running.env, senses)),
         "heuristic teams": (partial(act, params=params), (keys, memory, running.env)),
     }
@@ -184,7 +184,7 @@ def observation_alone(env, params, state, senses):
     """Computes only the observations of all mechs, from given senses."""
     chassis = env.simulation.scene(state.battle, params).chassis
     place = place_of(env.bank, state.battle.map_index)
-    return observe_mechs(env.layout, state, params, env.sides(params), chassis, senses, place)
+    return observe_mechs(env.layout, state, params, env.interface.sides(params), chassis, senses, place)
 
 
 def measure_behaviour(console, name: str, envs: dict, number: int) -> None:
@@ -232,7 +232,7 @@ def observed(env, state, params, over):
     """Statistics of one decision; zeros after the end."""
     mechs, tally = state.battle.mechs, state.battle.tally
     # Line of sight rather than visibility: with full observation every living mech is visible.
-    sight = env.senses(state.battle, params).sight
+    sight = env.interface.sense(state.battle, params).sight
     half = env.simulation.teams[0]
     enemies = sight[:half, half:] & mechs.alive[:half, None] & mechs.alive[None, half:]
     pairs = (mechs.alive[:half, None] & mechs.alive[None, half:]).sum()

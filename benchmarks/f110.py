@@ -27,7 +27,7 @@ from updates import PEER
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.envs import episodes
-from jaxmarl_echelon.envs.f110.env import make
+from jaxmarl_echelon.envs.f110.make import make
 from jaxmarl_echelon.envs.f110.rewards import make_reward
 from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.program.agents import make_controllers

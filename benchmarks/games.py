@@ -281,11 +281,11 @@ def play(game: str, overrides: list[str], seeds: int, games: int) -> None:
 
 def score_finished(paths: list[str], games: int) -> None:
     """Prints the results of `play` for the last policies of finished runs of one game and network."""
-    from jaxmarl_echelon import evaluate
+    from jaxmarl_echelon import run_loading
 
     tell = None
     for path in paths:
-        *_, program, run = evaluate.load_run(path, "latest", ["env.opponent=null"])
+        *_, program, run = run_loading.load_run(path, "latest", ["env.opponent=null"])
         tell = tell or scorers(program, games)
         print(f"{path}: {tell(run)}", flush=True)
 

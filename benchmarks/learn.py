@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy import stats
 
-from jaxmarl_echelon import checkpoints, evaluate
+from jaxmarl_echelon import checkpoints, run_loading
 from jaxmarl_echelon.envs.textgames import exploitability
 from jaxmarl_echelon.training.acting.random_streams import Stream, stream_key
 from jaxmarl_echelon.training.program.program import Program
@@ -198,7 +198,7 @@ def train(name: str, training: Training, folder: Path, maps: str | None) -> tupl
 
 def final_scores(members: list[Path], training: Training) -> tuple[str, dict[str, list[float]]]:
     """Returns the measure's name and, by checkpoint, the members' scores on held-out episodes."""
-    _, _, _, program, like = evaluate.load_run(str(members[0]), CHECKPOINTS[0])
+    _, _, _, program, like = run_loading.load_run(str(members[0]), CHECKPOINTS[0])
     measure, play = scorer(program, training)
     scores = {name: [] for name in CHECKPOINTS}
     for member in members:

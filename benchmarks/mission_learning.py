@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import matplotlib
 import numpy as np
 
-from jaxmarl_echelon import checkpoints, evaluate
+from jaxmarl_echelon import checkpoints, run_loading
 from jaxmarl_echelon.envs.echelon.missions import calibration
 from jaxmarl_echelon.envs.echelon.missions.measures.facts import AREA
 from jaxmarl_echelon.tracking.statistics import student_interval
@@ -138,7 +138,7 @@ def variant_of(member: Path) -> str:
 
 def play_all(members: list[Path], episodes: int) -> tuple[dict, dict]:
     """Returns the members' scores by variant and checkpoint (or by script), and the members' reports."""
-    *_, program, like = evaluate.load_run(str(members[0]), CHECKPOINTS[0])
+    *_, program, like = run_loading.load_run(str(members[0]), CHECKPOINTS[0])
     verbs, world = program.env.registry.names, program.world
 
     @jax.jit

@@ -454,4 +454,9 @@ def run_folder(config: DictConfig, choices: Mapping[str, str], name: Any) -> Pat
         raise UsageError(f"run_name={name}: must be a folder name of letters, digits, _, - and .")
     if not isinstance(config.output_dir, str) or not config.output_dir:
         raise UsageError(f"output_dir={config.output_dir}: must be the path of a folder")
-    return Path(config.output_dir) / choices["env"].replace("/", "_") / choices["algo"] / str(name)
+    return Path(config.output_dir).joinpath(*around_run(choices), str(name))
+
+
+def around_run(choices: Mapping[str, str]) -> tuple[str, str]:
+    """The names of the two folders around a run, of its environment and its algorithm."""
+    return choices["env"].replace("/", "_"), choices["algo"]

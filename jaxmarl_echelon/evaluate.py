@@ -9,22 +9,19 @@ from typing import Any
 
 import jax
 import numpy as np
-from omegaconf import OmegaConf
 from rich.console import Console
 
 from algos import compiler
-from jaxmarl_echelon import checkpoints, command_line, optional_packages
+from jaxmarl_echelon import command_line, run_loading
 from jaxmarl_echelon.envs import results
 from jaxmarl_echelon.tracking import formats, plots, tables
 from jaxmarl_echelon.training.acting import controllers
 from jaxmarl_echelon.training.acting.random_streams import Stream, run_key, stream_key
-from jaxmarl_echelon.training.config import build, input_files
-from jaxmarl_echelon.training.config.role_assignment import FROZEN
+from jaxmarl_echelon.training.config import build
 from jaxmarl_echelon.training.host import reference_scores
 from jaxmarl_echelon.training.host.run_record import evaluation_values, versioned_name
 from jaxmarl_echelon.training.program import evaluation
-from jaxmarl_echelon.training.program.agents import make_actors
-from jaxmarl_echelon.training.program.program import Program, evaluation_as_in_training, make_program
+from jaxmarl_echelon.training.program.program import Program, evaluation_as_in_training
 
 
 def parse_evaluate_arguments() -> argparse.Namespace:
@@ -35,7 +32,9 @@ def parse_evaluate_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--checkpoint", default="best_eval", help="checkpoint of a run folder (default: best_eval)"
     )
-    parser.add_argument("--episodes", type=int, help="episodes to play (default: as many as during training)")
+    parser.add_argument(
+        "--episodes", type=int, help="episodes to play, at least (default: as many as during training)"
+    )
     parser.add_argument(
         "--episode", type=int, help="index of the episode to animate or print (default: the first success)"
     )
@@ -66,61 +65,16 @@ def parse_evaluate_arguments() -> argparse.Namespace:
     return parser.parse_intermixed_args()  # overrides may follow options
 
 
-def load_run(path: str, name: str, overrides=(), *, policy_only: bool = False):
-    """Rebuilds a run from a checkpoint.
-
-    If `overrides` name a frozen policy for a role, that policy replaces the learnt one. Files named in
-    `overrides` are read in their current version; all other files must be as the run has read them.
-
-    Args:
-      path: a run's folder, its `checkpoints` folder, or one checkpoint.
-      name: name of the checkpoint in a run's folder.
-      overrides: items `KEY=VALUE` of the run's configuration.
-      policy_only: whether the environment is not needed, so that changed files are only reported.
-
-    Returns:
-      checkpoint folder, metadata, run configuration, program, and the part of the state for acting.
-
-    Raises:
-      ValueError: one line, for a checkpoint or a configuration that cannot be read, or a changed file.
-    """
-    folder = checkpoints.find_checkpoint(path, name)
-    facts = checkpoints.read_metadata(folder)
-    config, said = build.read_saved_config(facts), set()
-    for override in map(command_line.expand_alias, overrides):
-        key, _, value = override.partition("=")
-        command_line.set_value(config, key, value)
-        said |= input_files.files_under_key(OmegaConf.to_container(config, resolve=True), key)
-    optional_packages.require_packages(config, facts["config"]["choices"], ("env",))
-    run_config = build.build_run_config(config)
-    read = {name: found for name, found in input_files.files_in_metadata(facts).items() if name not in said}
-    held = read if policy_only else input_files.policy_runs_in_state(run_config)
-    input_files.require_unchanged_files(
-        read, input_files.hash_input_files(run_config, learning=False), folder.parent.parent, held
-    )
-    program = make_program(run_config, make_actors(run_config))
-    like = jax.eval_shape(lambda key: program.policy(program.init(key)), run_key(run_config.seed))
-    before = facts["config"].get("controllers") or {}
-    other = {
-        role: program.world.policies[role]
-        for role, actor in run_config.controllers.items()
-        if actor.startswith(FROZEN) and actor != before.get(role)
-    }
-    own = {name: policy for name, policy in like.policies.items() if name not in other}
-    state = checkpoints.restore_state(folder, like.replace(policies=own))
-    return folder, facts, run_config, program, state.replace(policies=state.policies | other)
-
-
 def main() -> None:
     """Scores a checkpoint by the command line."""
     command_line.use_compilation_cache()
     arguments = parse_evaluate_arguments()
     if arguments.episodes is not None and arguments.episodes < 1:
         raise command_line.UsageError(f"--episodes={arguments.episodes}: must be at least 1")
-    folder, facts, config, program, state = load_run(
+    folder, facts, config, program, state = run_loading.load_run(
         arguments.path, arguments.checkpoint, arguments.overrides
     )
-    episodes = arguments.episodes or config.eval_episodes
+    episodes = evaluation.whole_seat_rounds(program.env, arguments.episodes or config.eval_episodes)
     if arguments.episode is not None and not 0 <= arguments.episode < episodes:
         raise command_line.UsageError(f"--episode={arguments.episode}: must be from 0 to {episodes - 1}")
     viewer = program.env.viewer
@@ -185,7 +139,7 @@ def score_realism(arguments: argparse.Namespace, settings) -> dict[str, dict[str
     """
     needed = [f"env.{key}={value}" for key, value in settings.items()]
     overrides = [*arguments.overrides, *needed]
-    _, _, config, program, state = load_run(arguments.path, arguments.checkpoint, overrides)
+    _, _, config, program, state = run_loading.load_run(arguments.path, arguments.checkpoint, overrides)
     comparison = program.env.comparison
     names = program.env.baselines if arguments.baselines else ()
 
@@ -243,8 +197,9 @@ def reproduce_scores(program, config, state, facts: Mapping[str, Any]) -> str:
     parts = [f"return {formats.format_fixed(values['eval_agg/avg_reward'], 1)}"]
     if (column := program.env.spec.score_column) is not None:
         parts.insert(0, f"{program.env.spec.score} {formats.format_fixed(values[f'eval_agg/{column}'], 2)}")
+    number = assessment.result.length.size
     return (
-        f"the {config.eval_episodes} episodes that chose checkpoints during training: {', '.join(parts)}; "
+        f"the {number} episodes that chose checkpoints during training: {', '.join(parts)}; "
         f"{compare_scores(facts, values)}"
     )
 

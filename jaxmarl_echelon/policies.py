@@ -10,7 +10,7 @@ import numpy as np
 from flax import struct
 
 from algos.types import Agent
-from jaxmarl_echelon import command_line, evaluate
+from jaxmarl_echelon import command_line, run_loading
 from jaxmarl_echelon.envs.base import Role
 from jaxmarl_echelon.training.acting.controllers import to_space
 from jaxmarl_echelon.training.acting.state import RunState
@@ -113,7 +113,7 @@ def load_policy(path: str | Path, role: str | None = None, checkpoint: str = "be
       ValueError: one line, for a missing or unreadable checkpoint, or another role.
     """
     command_line.use_compilation_cache()
-    _, _, config, _, state = evaluate.load_run(path, checkpoint, policy_only=True)
+    _, _, config, _, state = run_loading.load_run(path, checkpoint, policy_only=True)
     return make_policy(config, state, role)
 
 

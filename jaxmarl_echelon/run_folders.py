@@ -2,11 +2,13 @@
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from jaxmarl_echelon import checkpoints, processes, run_lock
+from omegaconf import DictConfig
+
+from jaxmarl_echelon import checkpoints, command_line, processes, run_lock
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
 
 CHECKPOINTS = "checkpoints"
@@ -15,6 +17,21 @@ CHECKPOINTS = "checkpoints"
 def run_of(checkpoint: Path) -> Path | None:
     """Returns the run folder of a checkpoint; None for a checkpoint that was copied out of its run."""
     return checkpoint.parent.parent if checkpoint.parent.name == CHECKPOINTS else None
+
+
+def output_dir_of(checkpoint: Path, config: DictConfig, choices: Mapping[str, str]) -> str:
+    """The `output_dir` in which a checkpoint's run lies, from wherever it is asked for.
+
+    A relative one is that of the folder in which the run was started. Where the run lies in no folder of its
+    environment and algorithm, it is the one of its configuration.
+    """
+    run = run_of(checkpoint)
+    # A group's members lie in its folder.
+    for folder in () if run is None else (run, run.parent):
+        if folder.parts[-3:-1] == command_line.around_run(choices):
+            found = folder.parents[2]
+            return config.output_dir if Path(config.output_dir).resolve() == found else str(found)
+    return config.output_dir
 
 
 def require_newest(checkpoint: Path, named: str | Path) -> None:

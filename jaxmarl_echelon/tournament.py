@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from jaxmarl_echelon import checkpoints, command_line, evaluate
+from jaxmarl_echelon import checkpoints, command_line, run_loading
 from jaxmarl_echelon.selfplay.pool import SNAPSHOT
 from jaxmarl_echelon.selfplay.ratings import SYSTEMS, rating_system
 from jaxmarl_echelon.tracking.pool_plot import matrix_plot
@@ -48,7 +48,7 @@ def parse_tournament_arguments() -> argparse.Namespace:
 
 def load_entrants(path: str, checkpoint: str, snapshots: int):
     """Loads a run's policies by name (the last learner and some of its pool), its program and its sides."""
-    folder, _, config, program, state = evaluate.load_run(path, checkpoint)
+    folder, _, config, program, state = run_loading.load_run(path, checkpoint)
     sides = opposing_sides(config, program)
     owner = sides.ours if sides.ours in config.algos else program.role
     policy = sides.agent.policy_state(state.policies[owner])

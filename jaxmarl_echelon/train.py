@@ -118,6 +118,7 @@ def resume_run(
         run_folders.require_newest(checkpoint, path)
     else:
         config.run_name = name
+        config.output_dir = run_folders.output_dir_of(checkpoint, config, choices)
         folder = command_line.new_run_folder(config, choices, name)
     tracker = make_tracker(config)
     job = read_job(config, choices, configured_devices(config))

@@ -6,7 +6,7 @@ from echelon_battles import flat_bank
 
 from jaxmarl_echelon.envs.echelon.commands import STATUS_REPORT
 from jaxmarl_echelon.envs.echelon.missions.make import make
-from jaxmarl_echelon.envs.echelon.missions.pay.reward import make_mission_reward
+from jaxmarl_echelon.envs.echelon.missions.rewards import make_mission_reward
 
 LIMIT = 24
 WALL = ((18, 0, 0), (20, 40, 20))

@@ -7,7 +7,7 @@ from echelon_battles import chassis_of, make_mechs, quiet_tally
 from jaxmarl_echelon.envs.echelon.battle.state import HitLog
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import CHASSIS, MEDIUM, SCOUT
 from jaxmarl_echelon.envs.echelon.missions.measures import facts
-from jaxmarl_echelon.envs.echelon.missions.types import NEVER, Order, Orders, Scenario
+from jaxmarl_echelon.envs.echelon.missions.state import NEVER, Order, Orders, Scenario
 
 TEAMS = (2, 2)
 CLASSES = (MEDIUM, SCOUT, MEDIUM, SCOUT)

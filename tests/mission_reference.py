@@ -10,7 +10,7 @@ from mission_runs import PHASES
 from scipy import stats
 
 from jaxmarl_echelon.curricula.missions.curriculum import mission_curriculum
-from jaxmarl_echelon.envs.echelon.missions.types import VERBS
+from jaxmarl_echelon.envs.echelon.missions.state import VERBS
 
 WINDOW, DWELL = 60, 80
 SMALL = {"phases": PHASES, "window": WINDOW, "dwell": DWELL, "nominal_episodes": 200, "blend_episodes": 20}
@@ -67,6 +67,7 @@ class Reference:
             return
         step = 1 if self.passes() else -1 if self.fails() else 0
         if step:
+            self.decided = np.mean([row["mission"] for row in self.rows])
             self.phase += step
             self.moves[step < 0] += 1
             self.clear()

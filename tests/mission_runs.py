@@ -8,7 +8,7 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, TimeStep
-from jaxmarl_echelon.envs.echelon.missions.types import COMPONENTS, VERBS, MissionWeights
+from jaxmarl_echelon.envs.echelon.missions.state import COMPONENTS, VERBS, MissionWeights
 from jaxmarl_echelon.envs.episodes import EpisodeEvents, Finished
 from jaxmarl_echelon.envs.results import Result
 from jaxmarl_echelon.envs.spaces import Box

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_echelon import command_line, train
-from jaxmarl_echelon.evaluate import load_run
+from jaxmarl_echelon.run_loading import load_run
 from jaxmarl_echelon.training.acting.random_streams import Stream, stream_key
 
 pytestmark = pytest.mark.needs("gymnax")

@@ -111,20 +111,20 @@ def learn_samples(
     require_minibatches(config.num_minibatches, batch.alive.size)
     policy = with_observation_decoder(policy, state.observations)
 
-    def gradient(params, memory, minibatch):
+    def gradient(params, memory, chosen):
+        rows, advantage = chosen
+        # A minibatch is gathered as its turn comes: a shuffled copy would be as large as the whole batch.
+        minibatch = jax.tree.map(lambda x: x[rows], batch._replace(idle=None, advantage=None))
+        minibatch = minibatch._replace(advantage=advantage)
         grads, samples = jax.grad(ppo_loss, argnums=1, has_aux=True)(policy, params, minibatch, hyper)
         return grads, *sum_alive(samples, minibatch.alive), memory
 
     def epoch(progress, key):
-        order = _shuffle_samples(key, batch)
-        shuffled = jax.tree.map(
-            lambda x: split_minibatches(x[order], config.num_minibatches), batch._replace(idle=None)
+        rows = split_minibatches(_shuffle_samples(key, batch), config.num_minibatches)
+        minibatches = rows, entering_advantages(config, batch, rows)
+        return run_minibatch_epoch(
+            config, optimizer, gradient, progress, minibatches, hyper, MINIBATCH_UNROLL
         )
-        if config.normalize_advantage == "minibatch":
-            decides = shuffled.alive if shuffled.acting is None else shuffled.acting > 0
-            advantage = jax.vmap(standardize)(shuffled.advantage, decides)
-            shuffled = shuffled._replace(advantage=advantage)
-        return run_minibatch_epoch(config, optimizer, gradient, progress, shuffled, hyper, MINIBATCH_UNROLL)
 
     progress = MinibatchCarry(state.params, state.optimizer, jnp.zeros((), bool), ())
     # An epoch's order is drawn as it begins: memory does not grow with the number of epochs.
@@ -143,6 +143,18 @@ def _shuffle_samples(key: jax.Array, batch: SampleBatch) -> jax.Array:
     bits = jax.random.bits(key, batch.alive.shape)
     bits = bits if batch.idle is None else jnp.where(batch.idle, ~jnp.zeros_like(bits), bits)
     return jnp.argsort(bits)
+
+
+def entering_advantages(config: PPOSettings, batch: SampleBatch, rows: jax.Array) -> jax.Array:
+    """Advantages `[minibatches, m]` of minibatches of `rows`, as they enter the loss.
+
+    Standardising all minibatches at once takes one collective for an epoch instead of one for each.
+    """
+    advantage = batch.advantage[rows]
+    if config.normalize_advantage != "minibatch":
+        return advantage
+    decides = batch.alive if batch.acting is None else batch.acting > 0
+    return jax.vmap(standardize)(advantage, decides[rows])
 
 
 def ppo_loss(

@@ -22,7 +22,8 @@ class Curriculum(NamedTuple):
       update: `(state, tickets, flow) -> (state, tickets)`, after each rollout; `flow` (`Flow`, `[T, E]`)
         has starts, tags, ends and results of episodes, of all shards. Results arrive in order of episode
         length, biased towards short episodes, so episodes must be selected as they begin (see `tickets`).
-      metrics: `(state) -> dict` of `curriculum/...` scalars.
+      metrics: `(state) -> dict` of `curriculum/...` scalars; of stages `current_stage`, and as one is entered
+        `decided_success`, the success in the stage that was left by which it was decided.
       evaluation: `(state) -> params` of the task that scores the run.
       retasked: `(state, fresh) -> state`, the progress of `state` with the tasks of `fresh`.
       tickets: `(num_envs) -> tickets`, queue of running episodes, kept between rollouts; separate from

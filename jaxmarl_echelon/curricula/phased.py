@@ -16,6 +16,9 @@ from jaxmarl_echelon.curricula.criteria import NO_PATIENCE, Criteria, read_crite
 from jaxmarl_echelon.curricula.stages import RATE_TOLERANCE, EpisodeResult, StageRules
 from jaxmarl_echelon.envs.base import EnvSpec
 
+# In the place of the success of an episode that had no part in the decision to change the phase.
+NO_PART = -1.0
+
 
 @struct.dataclass
 class PhaseProgress:
@@ -24,7 +27,8 @@ class PhaseProgress:
     Attributes:
       stage: int32, the present phase.
       episodes: int32, its counted episodes since it was entered.
-      success, reward, outcome: `[W]`, of the newest of them, newest last.
+      success, reward, outcome: `[W]`, of the newest of them, newest last. As a phase is entered they are
+        of the one that was left: of the successes those that decided so, -1 for all others.
       below: int32, consecutive episodes below `regress_success_rate`.
       eval_streak: int32, consecutive evaluations at or above `eval_success_rate`.
       eval_success: float32, success rate of the phase's last evaluation; -1 before the first.
@@ -139,10 +143,13 @@ def _advance(
     failed = ~passed & ~forced & (course.stage > 0) & (below >= now.regress_patience)
     seen, moved = stages.find_first_true(passed | forced | failed, number)
     passed, forced, failed = (moved & stages.select_last(x, seen, False) for x in (passed, forced, failed))
+    success, judged = stages.append_newest(course.success, episode.success, seen), course.episodes + seen
+    window = jnp.where(failed, now.regress_window_size, now.window_size)
+    decided = stages.newest_mask(success.size, judged, window)
     return PhaseProgress(
         stage=course.stage + passed + forced - failed,
-        episodes=jnp.where(moved, 0, course.episodes + seen),
-        success=stages.append_newest(course.success, episode.success, seen),
+        episodes=jnp.where(moved, 0, judged),
+        success=jnp.where(moved & ~decided, NO_PART, success),
         reward=stages.append_newest(course.reward, episode.reward, seen),
         outcome=stages.append_newest(course.outcome, episode.outcome, seen),
         below=jnp.where(moved, 0, stages.select_last(below, seen, course.below)),
@@ -191,6 +198,7 @@ def _metrics(criteria: Criteria, spec: EnvSpec, course: PhaseProgress) -> dict[s
     now, phases = _now(criteria, course), len(criteria.patience)
     lately = stages.newest_mask(course.success.size, course.episodes, now.window_size)
     success = stages.mean_of_marked(lately, course.success)
+    decided = stages.mean_of_marked(course.success != NO_PART, course.success)
     gated = now.eval_required_runs > 0
     values = {
         "current_stage": course.stage,
@@ -200,6 +208,7 @@ def _metrics(criteria: Criteria, spec: EnvSpec, course: PhaseProgress) -> dict[s
         "episodes_in_stage": course.episodes,
         "rolling_success": success,
         "phase_success_rate": success,
+        "decided_success": stages.of_last_move(course, course.advances + course.regressions, decided),
         "avg_reward": stages.mean_of_marked(lately, course.reward),
         "eval_success_streak": course.eval_streak,
         "eval_success_rate": jnp.where(course.eval_success < 0.0, jnp.nan, course.eval_success),

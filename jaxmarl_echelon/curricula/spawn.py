@@ -248,6 +248,8 @@ def _metrics(rates: SpawnRules, course: SpawnProgress) -> dict[str, jax.Array]:
         "episodes_in_stage": course.episodes,
         "rolling_success": rate,
         "stage_success_rate": rate,
+        # The rate is kept until the stage's first episode begins it anew.
+        "decided_success": stages_lib.of_last_move(course, course.advances + course.regressions, course.rate),
         "enable_rate": jnp.where(jnp.isfinite(enable_rate), enable_rate, jnp.nan),
         "disable_rate": jnp.asarray(rates.disable_rate)[course.stage],
         "cooldown": course.cooldown,

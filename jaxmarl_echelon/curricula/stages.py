@@ -299,6 +299,17 @@ def _shifted(x: jax.Array, places: jax.Array, fill) -> jax.Array:
     return jnp.where(first, fill, jnp.roll(x, places, axis=0))
 
 
+def of_last_move(course: PyTree, moves: jax.Array, value: jax.Array) -> jax.Array:
+    """`value`, known of the last change of stage until an episode of the new one counts; NaN otherwise.
+
+    Args:
+      course: state with int32 `episodes` of the present stage.
+      moves: int32, changes of stage so far.
+      value: scalar.
+    """
+    return jnp.where((course.episodes == 0) & (moves > 0), value, jnp.nan)
+
+
 def mean_of_marked(marked: jax.Array, values: jax.Array) -> jax.Array:
     """Returns the mean of `values [..., W]` over `marked [W]`, NaNs excluded; NaN if empty."""
     return mean_where(values, marked & ~jnp.isnan(values))

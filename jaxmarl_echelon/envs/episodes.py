@@ -229,7 +229,9 @@ def step_episodes(
     before, drawn = episodes.running.tree, episodes.drawn.tree
     previous = before.time
     num_envs = previous.over.shape[0]
-    after, sound = advance_without_reset(env, key_step, before, actions, drawn.params)
+    after, sound = advance_without_reset(
+        env, collectives.split_key_over_shards(key_step, num_envs), before, actions, drawn.params
+    )
     quarantined = idle = previous.over | ~sound
     if held is not None:
         held = held & ~previous.over  # environments whose reset failed are discarded
@@ -265,13 +267,13 @@ def step_episodes(
 
 
 def advance_without_reset(
-    env: Environment, key: jax.Array, running: Running, actions: dict[str, jax.Array], params: PyTree
+    env: Environment, keys: jax.Array, running: Running, actions: dict[str, jax.Array], params: PyTree
 ) -> tuple[Running, jax.Array]:
     """Advances E environments by one decision without resets, as used in training and evaluation.
 
     Args:
       env: the environment.
-      key: one key for all environments.
+      keys: `[E]`, one for each environment.
       running: the state before the decision.
       actions: per role `[E, A, ...]`.
       params: environment parameters `[E]`.
@@ -284,7 +286,6 @@ def advance_without_reset(
       ValueError: if the environment's step and reset differ in structure, shapes or dtypes.
     """
     before = running.time
-    keys = collectives.split_key_over_shards(key, before.over.shape[0])
     state, time = strip_weak_types(jax.vmap(env.step)(keys, running.env, actions, params))
     _require_same_layout((running.env, before), (state, time))
     sound = rows_are_finite(pack_batch((state, time)))

@@ -166,10 +166,10 @@ import jax.numpy as jnp
 from jaxmarl_echelon import checkpoints
 
 folder = Path(sys.argv[1])
-checkpoints.save(folder, ("latest",), {"x": jnp.ones(4)}, {"step": 1})
+checkpoints.save_checkpoint(folder, ("latest",), {"x": jnp.ones(4)}, {"step": 1})
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 try:
-    checkpoints.save(folder, ("latest",), {"x": jnp.arange(200_000) * 1.37}, {"step": 2})
+    checkpoints.save_checkpoint(folder, ("latest",), {"x": jnp.arange(200_000) * 1.37}, {"step": 2})
 except checkpoints.CheckpointError as error:
     print(error)
 """

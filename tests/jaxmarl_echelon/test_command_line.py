@@ -11,7 +11,7 @@ from commands import TINY, begin
 from omegaconf import OmegaConf
 
 from algos.optim.small_batches import choose_implementation
-from jaxmarl_echelon import command_line, evaluate, optional_packages, train
+from jaxmarl_echelon import command_line, optional_packages, run_loading, train
 from jaxmarl_echelon.config_sources import Sources, config_directory
 from jaxmarl_echelon.envs.drive.scenes import library
 from jaxmarl_echelon.tracking import plots
@@ -117,11 +117,11 @@ def test_a_frozen_player_comes_from_another_run(monkeypatch, tmp_path):
     run(monkeypatch, train.script, *typed, "run_name=one", f"controllers.prey=frozen:{both}")
     one = tmp_path / "outputs" / "rivals" / "ppo" / "one"
     assert (one / "summary.json").is_file()
-    saved = evaluate.load_run(one, "latest")[4].policies
+    saved = run_loading.load_run(one, "latest")[4].policies
     frozen = next(state for name, state in saved.items() if name != "hunter")
     jax.tree.map(np.testing.assert_array_equal, frozen.params, begun["prey"].params)
     # Also against what a run has learnt for the role itself.
-    other = evaluate.load_run(both, "best_eval", [f"controllers.prey=frozen:{both}@hunter"])[4]
+    other = run_loading.load_run(both, "best_eval", [f"controllers.prey=frozen:{both}@hunter"])[4]
     jax.tree.map(np.testing.assert_array_equal, other.policies["prey"].params, begun["hunter"].params)
 
 

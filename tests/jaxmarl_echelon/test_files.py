@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from jaxmarl_echelon import checkpoints, command_line, evaluate, policies, train
+from jaxmarl_echelon import checkpoints, command_line, policies, run_loading, train
 from jaxmarl_echelon.envs.drive.scenes import library
 from jaxmarl_echelon.envs.drive.scenes.settings import SceneSettings
 from jaxmarl_echelon.training.config import build, input_files
@@ -70,7 +70,7 @@ def test_a_run_is_read_from_every_folder_and_takes_no_other_file_of_that_name(pr
     assert env.maps[0].files[0] == folder / HALL and env.maps[0].centerline.source == str(folder / MINE)
     # Where the file is gone, a namesake with other contents is not taken either.
     shutil.rmtree(folder / "maps")
-    with pytest.raises(ValueError, match=f"{folder / MINE}.*no readable"):
+    with pytest.raises(ValueError, match=f"{folder / MINE}.*not a readable"):
         build.build_run_config(build.read_saved_config(metadata(place)))
 
 
@@ -107,8 +107,8 @@ def test_every_reader_of_a_run_reports_edited_files(project, name, capsys):
         path.write_text("# edited\n" + path.read_text())
     for read in (
         lambda: train.resume_run(place, ["total_env_steps=32"]),
-        lambda: evaluate.load_run(place, "latest"),
-        lambda: evaluate.load_run(place, "latest", ["env.max_steps=10"]),
+        lambda: run_loading.load_run(place, "latest"),
+        lambda: run_loading.load_run(place, "latest", ["env.max_steps=10"]),
     ):
         with pytest.raises(ValueError) as caught:
             read()
@@ -119,7 +119,7 @@ def test_every_reader_of_a_run_reports_edited_files(project, name, capsys):
         policies.load_policy(place)
     assert f"{path} has changed" in capsys.readouterr().err
     with pytest.raises(checkpoints.CheckpointError, match="damaged checkpoint"):
-        evaluate.load_run(place, "latest", [f"env.map={HALL}", f"env.centerline={MINE}"])
+        run_loading.load_run(place, "latest", [f"env.map={HALL}", f"env.centerline={MINE}"])
 
 
 def write_run(folder, step):

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 import jaxmarl_echelon as je
-from jaxmarl_echelon import checkpoints, command_line, evaluate, train
+from jaxmarl_echelon import checkpoints, command_line, evaluate, run_loading, train
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_the_code_at_the_top_of_the_readme(monkeypatch, shown, first_run):
 
 def test_a_loaded_policy_is_that_of_its_checkpoint(first_run):
     _, folder = first_run
-    _, _, config, _, best = evaluate.load_run(folder, "best_eval")
+    _, _, config, _, best = run_loading.load_run(folder, "best_eval")
     latest = checkpoints.restore_state(checkpoints.find_checkpoint(folder, "latest"), best)
     assert len(repr(je.load_policy(folder))) < 200
     for name, state in (("best_eval", best), ("latest", latest)):

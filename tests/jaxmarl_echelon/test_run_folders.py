@@ -8,6 +8,7 @@ import time
 
 import jax.numpy as jnp
 import pytest
+from omegaconf import OmegaConf
 
 from jaxmarl_echelon import checkpoints, run_folders, run_lock, train
 from jaxmarl_echelon.checkpoints import CheckpointError
@@ -153,3 +154,19 @@ def test_failed_copy_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(CheckpointError, match="new: the run could not be copied .*No space") as caught:
         run_folders.copy_run(first, tmp_path / "new")
     assert "\n" not in str(caught.value) and not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("member", [(), ("seed_3",)])
+def test_what_comes_of_a_run_lies_beside_it_from_wherever_it_is_asked_for(tmp_path, monkeypatch, member):
+    """A relative `output_dir` is that of the folder in which the run was started, which may have moved."""
+    config = OmegaConf.create({"output_dir": "outputs"})
+    choices = {"env": "gymnax/CartPole-v1", "algo": "ppo"}
+    place = tmp_path / "moved" / "gymnax_CartPole-v1" / "ppo"
+    checkpoint = place.joinpath("run", *member, "checkpoints", "step_1")
+    assert run_folders.output_dir_of(checkpoint, config, choices) == str(tmp_path / "moved")
+    elsewhere = tmp_path.joinpath("copy", *member, "checkpoints", "step_1")
+    assert run_folders.output_dir_of(elsewhere, config, choices) == "outputs"
+    assert run_folders.output_dir_of(tmp_path / "step_1", config, choices) == "outputs"
+    monkeypatch.chdir(tmp_path)
+    config.output_dir = "moved"
+    assert run_folders.output_dir_of(checkpoint, config, choices) == "moved"

@@ -20,7 +20,7 @@ from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.base import EnvSpec
 from jaxmarl_echelon.envs.echelon.missions import weights
 from jaxmarl_echelon.envs.echelon.missions.results import TASK
-from jaxmarl_echelon.envs.echelon.missions.types import MissionWeights
+from jaxmarl_echelon.envs.echelon.missions.state import MissionWeights
 from jaxmarl_echelon.envs.episodes import EpisodeTask, Finished
 
 GATE_SOURCES = ("training", "evaluation")
@@ -32,13 +32,11 @@ class MissionCurriculumState:
 
     Attributes:
       params: the environment's parameters, as configured.
-      scored: parameters of the task that scores the run.
       plan: the curriculum's numbers.
       course: progress.
     """
 
     params: PyTree
-    scored: PyTree
     plan: CurriculumParams
     course: MissionProgress
 
@@ -100,13 +98,14 @@ def mission_curriculum(
     parameters.
 
     Args:
-      env: the environment; has a score, and reports the criteria's results and the verb as the code
-      `read_task_params`. phases: in order; the last one has no criteria.
+      env: the environment; has a score, and reports the criteria's results and the verb as the code `task`.
+      phases: in order; the last one has no criteria.
       gate: "training" to test training episodes, "evaluation" to test each evaluation of the present phase.
       window: episodes in the statistics.
       confidence: of the intervals of the metrics' means.
       evaluation: settings of the task that scores the run, overriding the environment's own; it has the last
-        phase's difficulty, full fire, and the weights at the end of the schedule.
+        phase's difficulty, full fire, and the weights at the end of the schedule. All variants of a
+        run are scored on the task of the first.
       numbers: see `mission_plan.read_curriculum_params`.
 
     Raises:
@@ -128,13 +127,12 @@ def mission_curriculum(
 def _curriculum(
     phases: tuple[str, ...], judge: WindowConfig, plan: CurriculumParams, tasks: tuple[PyTree, PyTree]
 ) -> Curriculum:
+    params, scored = tasks
     size = max(stages.LEAST_QUEUE_CAPACITY, 2 * judge.window)
 
     def init():
-        params, scored, numbers = jax.tree.map(jnp.asarray, (*tasks, plan))
-        return MissionCurriculumState(
-            params, scored, numbers, transitions.start_mission_progress(judge.names, judge.window)
-        )
+        numbers = jax.tree.map(jnp.asarray, (params, plan))
+        return MissionCurriculumState(*numbers, transitions.start_mission_progress(judge.names, judge.window))
 
     def draw(key, state):
         plan, course = state.plan, state.course
@@ -153,10 +151,10 @@ def _curriculum(
         )
 
     def evaluation(state):
-        plan, last, end = state.plan, jnp.int32(len(phases) - 1), jnp.float32(1.0)
-        return _posed(
-            state.scored, plan, last, end, transitions.scheduled_weights(plan, end), jnp.bool_(True)
-        )
+        # Not by the numbers of the state: variants of a run would each be scored on a task of its own.
+        task, numbers = jax.tree.map(jnp.asarray, (scored, plan))
+        last, end = jnp.int32(len(phases) - 1), jnp.float32(1.0)
+        return _posed(task, numbers, last, end, transitions.scheduled_weights(numbers, end), jnp.bool_(True))
 
     return Curriculum(
         init=init,
@@ -249,7 +247,7 @@ def _posed(params: PyTree, plan: CurriculumParams, phase, progress, paid, exam) 
 def _metrics(judge: WindowConfig, plan: CurriculumParams, course: MissionProgress) -> dict[str, jax.Array]:
     found = transitions.compute_window_statistics(plan, judge.quantiles, course)
     asked, met = transitions.check_phase_criteria(plan, course, found)
-    paid = transitions.current_reward_weights(plan, course)
+    paid, decided = transitions.current_reward_weights(plan, course), jnp.mean(course.history.score)
     values = {
         "current_stage": course.phase,
         "total_phases": jnp.int32(plan.exams.shape[0]),
@@ -258,6 +256,8 @@ def _metrics(judge: WindowConfig, plan: CurriculumParams, course: MissionProgres
         "criteria_min_episodes": plan.dwell,
         "advances": course.advances,
         "regressions": course.regressions,
+        # Windows are full where they decide, and kept until the phase's first episode.
+        "decided_success": stages.of_last_move(course, course.advances + course.regressions, decided),
         "criteria/window/count": found.size,
         "criteria/window/at_least": jnp.int32(judge.window),
     }

@@ -12,7 +12,7 @@ from jaxmarl_echelon.envs.base import EnvSpec
 from jaxmarl_echelon.envs.echelon.missions import weights
 from jaxmarl_echelon.envs.echelon.missions.calibration import WEIGHT
 from jaxmarl_echelon.envs.echelon.missions.results import TASK
-from jaxmarl_echelon.envs.echelon.missions.types import COMPONENTS
+from jaxmarl_echelon.envs.echelon.missions.state import COMPONENTS
 
 VARIANCE = "variance"
 # The variance of numbers in [0, 1] is at most this.

@@ -10,12 +10,21 @@ import numpy as np
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, ScriptedPolicy, TimeStep
 from jaxmarl_echelon.envs.drive import conditioning, rules
 from jaxmarl_echelon.envs.drive.bank import SceneBank
-from jaxmarl_echelon.envs.drive.measures import record as record_lib
 from jaxmarl_echelon.envs.drive.measures import ride as ride_lib
-from jaxmarl_echelon.envs.drive.measures.record import StepOutcome
+from jaxmarl_echelon.envs.drive.measures.record import (
+    StepOutcome,
+    start_learner_record,
+    update_learner_record,
+)
 from jaxmarl_echelon.envs.drive.measures.rollouts import DriveComparison
 from jaxmarl_echelon.envs.drive.observing.layout import ObservationConfig
 from jaxmarl_echelon.envs.drive.observing.observe import observe_learners
+from jaxmarl_echelon.envs.drive.results import (
+    ATTEMPT_SPEED,
+    SCORE,
+    declare_drive_results,
+    report_drive_results,
+)
 from jaxmarl_echelon.envs.drive.rewards import DriveRewardInputs
 from jaxmarl_echelon.envs.drive.scripts import baselines
 from jaxmarl_echelon.envs.drive.state import (
@@ -95,8 +104,8 @@ class Drive(Environment):
             roles=(role,),
             decision_period=DT,
             episode_limit=steps,
-            results=record_lib.declare_drive_results(kinds, reward.names, self._new_goals),
-            score=record_lib.SCORE,
+            results=declare_drive_results(kinds, reward.names, self._new_goals),
+            score=SCORE,
         )
         self.blocks = {VEHICLE_ROLE: view.blocks}
         self.baselines = baselines.BASELINES
@@ -172,7 +181,7 @@ class Drive(Environment):
             paid=self.reward.init(),
             earned={name: jnp.zeros(agents, jnp.float32) for name in self.reward.names},
             drawn=conditioning.draw_conditioned_weights(key_weights, self.view.condition, agents),
-            record=record_lib.start_learner_record(alive),
+            record=start_learner_record(alive),
         )
         none = jnp.zeros(agents, bool)
         return state, self._show(state, none, none, jnp.bool_(False))
@@ -201,7 +210,7 @@ class Drive(Environment):
             ride=ride,
         )
         happening = self._happening(state, moved, reached, before, jolt)
-        moved = moved.replace(record=record_lib.update_learner_record(state.record, happening))
+        moved = moved.replace(record=update_learner_record(state.record, happening))
         gained = rules.distance_to_points(before, state.goal) - rules.distance_to_points(own, state.goal)
         paid, memory = self._pay(moved, reached, jolt, gained, self._ran(state, own), params)
         moved = moved.replace(paid=memory, earned=paid)
@@ -280,10 +289,8 @@ class Drive(Environment):
         bank, scene, paid = self.bank, state.scene, state.earned
         controlled = bank.learner[scene]
         count = jnp.sum(controlled, dtype=jnp.float32)
-        attempted = (state.step - state.goal_step) * DT >= state.goal_distance / record_lib.ATTEMPT_SPEED
-        info = record_lib.report_drive_results(
-            state.record, attempted & controlled if self._new_goals else None
-        )
+        attempted = (state.step - state.goal_step) * DT >= state.goal_distance / ATTEMPT_SPEED
+        info = report_drive_results(state.record, attempted & controlled if self._new_goals else None)
         info |= {
             "task": bank.kind[scene].astype(jnp.int32),
             "controlled": count,

@@ -1,6 +1,6 @@
 """Reward components of driving, per learner and step.
 
-The first four are on by default. `measure_goal_progress` is this project's, the others are those of
+The first four are on by default. `progress` is this project's, the others are those of
 PufferDrive 3; they are off by default. Reference: docs/reference/drive.md 9.1.
 """
 

@@ -1,39 +1,28 @@
 """Environment: two teams of mechs fight for a zone in voxel terrain."""
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_echelon.envs import results
-from jaxmarl_echelon.envs import settings as readers
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, ScriptedPolicy, TimeStep
 from jaxmarl_echelon.envs.echelon import assistance, settings
-from jaxmarl_echelon.envs.echelon import commands as commands_lib
 from jaxmarl_echelon.envs.echelon import zone as zone_lib
-from jaxmarl_echelon.envs.echelon.battle import sensors
 from jaxmarl_echelon.envs.echelon.battle.simulation import BattleSimulation
-from jaxmarl_echelon.envs.echelon.battle.state import (
-    BLUE,
-    MESSAGE,
-    NO_MECH,
-    TEAMS,
-    EchelonParams,
-    EchelonState,
-)
+from jaxmarl_echelon.envs.echelon.battle.state import BLUE, TEAMS, EchelonParams, EchelonState
 from jaxmarl_echelon.envs.echelon.battle.surroundings import Scene, pack_gap
-from jaxmarl_echelon.envs.echelon.observing.contacts import MechSides
-from jaxmarl_echelon.envs.echelon.observing.layout import CONTACTS, ObservationLayout, make_layout
-from jaxmarl_echelon.envs.echelon.observing.observe import Senses, observe_mechs, place_of
+from jaxmarl_echelon.envs.echelon.battle_interface import BattleInterface
+from jaxmarl_echelon.envs.echelon.commands import ACTION_SIZE
+from jaxmarl_echelon.envs.echelon.observing.layout import ObservationLayout
 from jaxmarl_echelon.envs.echelon.results import ENDINGS, OUTCOMES, RUNNING, WINS, decide_outcome
 from jaxmarl_echelon.envs.echelon.rewards import BattleRewardInputs
-from jaxmarl_echelon.envs.echelon.rosters import read_roster
 from jaxmarl_echelon.envs.echelon.scripts import baselines
-from jaxmarl_echelon.envs.echelon.settings import PERIOD, SUBSTEPS, SettingLimits
-from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank, add_path_codes, terrain_bank
+from jaxmarl_echelon.envs.echelon.scripts.heuristic import make_heuristic
+from jaxmarl_echelon.envs.echelon.settings import PERIOD, SettingLimits
+from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank
 from jaxmarl_echelon.envs.echelon.view.viewer import BattleViewer
 from jaxmarl_echelon.envs.rewards import Reward
 from jaxmarl_echelon.envs.spaces import Box
@@ -54,7 +43,7 @@ class Echelon(Environment):
 
     Attributes:
       spec: roles, spaces, outcomes.
-      simulation: the battle.
+      interface: the battle with the actions and observations of its mechs.
       teams: mechs of blue and of red.
       layout: layout of an observation.
       blocks: its blocks per role, for encoders.
@@ -68,18 +57,17 @@ class Echelon(Environment):
 
     def __init__(
         self,
-        simulation: BattleSimulation,
+        interface: BattleInterface,
         reward: Reward,
-        layout: ObservationLayout,
         limits: SettingLimits,
         params: EchelonParams,
     ):
-        self.simulation, self.reward, self.layout = simulation, reward, layout
-        self.teams = tuple(simulation.teams)
+        self.interface, self.reward = interface, reward
+        self.teams, self.layout = interface.teams, interface.layout
         self._params, self._limits = params, limits
-        self._team, self._assists = simulation.team, simulation.bank.ways is not None
-        self.spec = _spec(self.teams, layout, reward, int(params.max_decisions))
-        self.blocks = dict.fromkeys(TEAMS, layout.blocks)
+        self._team, self._assists = interface.simulation.team, interface.bank.ways is not None
+        self.spec = _spec(self.teams, self.layout, reward, int(params.max_decisions))
+        self.blocks = dict.fromkeys(TEAMS, self.layout.blocks)
         self.baselines = baselines.BASELINES
         self.controllers = {"blue": "learner", "red": "heuristic"}
         self.viewer = BattleViewer(self.bank, self.teams, OUTCOMES, PERIOD)
@@ -87,12 +75,17 @@ class Echelon(Environment):
     @property
     def bank(self) -> TerrainBank:
         """The terrains."""
-        return self.simulation.bank
+        return self.interface.bank
+
+    @property
+    def simulation(self) -> BattleSimulation:
+        """The battle."""
+        return self.interface.simulation
 
     @property
     def scripts(self) -> dict[str, ScriptedPolicy]:
         """Scripted policies, `NAME_blue` and `NAME_red`."""
-        return baselines.make_battle_scripts(self)
+        return baselines.make_battle_scripts(self.spec, partial(make_heuristic, self.interface))
 
     @property
     def world(self) -> TerrainBank:
@@ -100,7 +93,7 @@ class Echelon(Environment):
         return self.bank
 
     def _place_world(self, world: TerrainBank) -> None:
-        self.simulation = dataclasses.replace(self.simulation, bank=world)
+        self.interface = self.interface.with_bank(world)
 
     def default_params(self) -> EchelonParams:
         """Returns the configured parameters."""
@@ -116,27 +109,12 @@ class Echelon(Environment):
         chosen = used & (jnp.cumsum(used) == index % jnp.sum(used) + 1)
         return params.replace(map_weights=chosen.astype(params.map_weights.dtype))
 
-    def sides(self, params: EchelonParams) -> MechSides:
-        """Returns teams, packs and classes of the mechs."""
-        return MechSides(jnp.asarray(self._team), params.pack, params.classes)
-
     def reset(self, key: jax.Array, params: EchelonParams) -> tuple[EchelonState, TimeStep]:
         """Starts an episode on a drawn terrain."""
         key_map, key_start = jax.random.split(key)
         index = jax.random.categorical(key_map, jnp.log(params.map_weights)).astype(jnp.int32)
+        state = self.interface.begin(self.simulation.start(key_start, index, params))
         size = sum(self.teams)
-        state = EchelonState(
-            battle=self.simulation.start(key_start, index, params),
-            decision=jnp.int32(0),
-            score=jnp.zeros(len(TEAMS), jnp.float32),
-            messages=jnp.zeros((size, MESSAGE), jnp.float32),
-            contacts=jnp.full((size, CONTACTS), NO_MECH, jnp.int32),
-            sort=jnp.zeros(size, jnp.int32),
-            hostile_only=jnp.zeros(size, bool),
-            waypoint=jnp.full((size, 2), assistance.NOWHERE),
-            outcome=jnp.int32(RUNNING),
-            ending=jnp.int32(RUNNING),
-        )
         unpaid = {name: jnp.zeros(size, jnp.float32) for name in self.reward.names}
         return self._show(state, params, jnp.ones(size, bool), unpaid)
 
@@ -144,32 +122,20 @@ class Echelon(Environment):
         self, key: jax.Array, state: EchelonState, actions: dict[str, jax.Array], params: EchelonParams
     ) -> tuple[EchelonState, TimeStep]:
         """Advances one decision of 0.25 s; both teams act at once."""
-        before = state.battle.mechs
-        given = jnp.concatenate([actions[team] for team in TEAMS])
-        orders = commands_lib.parse_actions(given, state.contacts, before.alive, jnp.asarray(self._team))
-        battle = state.battle.replace(mechs=before.replace(focus=orders.focus))
-        commands, waypoint = self._assisted(state, orders.commands, params)
-        battle = self.simulation.decide(key, battle, commands, params)
+        before, parsed = state.battle.mechs, self.interface.parse_actions(state, actions)
+        commands, waypoint = self._assisted(state, parsed.commands, params)
+        moved = self.interface.decide(key, state, parsed._replace(commands=commands), params)
+        battle = moved.battle
         scene = self.simulation.scene(battle, params)
         hold = self._hold(battle, battle.mechs.alive, scene)
-        score, decision = state.score + PERIOD * hold.tick, state.decision + 1
+        score = state.score + PERIOD * hold.tick
         outcome, ending, lead = decide_outcome(
-            score, *self._strength(battle.mechs), decision, params.zone_seconds, params.max_decisions
+            score, *self._strength(battle.mechs), moved.decision, params.zone_seconds, params.max_decisions
         )
         situation = self._situation(before, battle, scene, hold, lead)
         paid, _ = self.reward(params.reward, situation, self.reward.init())
         paid = {name: jnp.where(before.alive, value, 0.0) for name, value in paid.items()}
-        moved = state.replace(
-            battle=battle,
-            decision=decision,
-            score=score,
-            messages=orders.messages,
-            sort=orders.sort,
-            hostile_only=orders.hostile_only,
-            waypoint=waypoint,
-            outcome=outcome,
-            ending=ending,
-        )
+        moved = moved.replace(score=score, waypoint=waypoint, outcome=outcome, ending=ending)
         return self._show(moved, params, before.alive, paid)
 
     def _assisted(self, state: EchelonState, commands, params: EchelonParams) -> tuple[jax.Array, jax.Array]:
@@ -217,25 +183,10 @@ class Echelon(Environment):
             result=jnp.where(self._team == BLUE, lead, -lead),
         )
 
-    def senses(self, battle, params: EchelonParams) -> Senses:
-        """Returns the sensor readings of all mechs."""
-        scene, mechs = self.simulation.scene(battle, params), battle.mechs
-        terrain, smoke = sensors.find_clear_lines(scene.terrain, battle)
-        quality, jam, _ = sensors.compute_sensor_quality(mechs, self._team, scene.chassis)
-        visible = sensors.find_visible_mechs(
-            battle, self._team, scene.packmates, scene.chassis, terrain, smoke, params.full_observation
-        )
-        sight = terrain & smoke
-        return Senses(sight, visible, quality, jam, sensors.hear_noise(mechs, sight))
-
     def _show(self, state: EchelonState, params, acted, paid) -> tuple[EchelonState, TimeStep]:
         """Returns the state with its contacts and the time step; `acted` `[M]` were alive before."""
-        chassis = self.simulation.scene(state.battle, params).chassis
-        senses = self.senses(state.battle, params)
-        place = place_of(self.bank, state.battle.map_index)
-        observations, contacts = observe_mechs(
-            self.layout, state, params, self.sides(params), chassis, senses, place
-        )
+        senses = self.interface.sense(state.battle, params)
+        observations, contacts = self.interface.observe(state, params, senses)
         state = state.replace(contacts=contacts)
         over, alive = state.outcome != RUNNING, state.battle.mechs.alive
         total = sum(paid.values(), jnp.zeros_like(acted, jnp.float32))
@@ -246,74 +197,22 @@ class Echelon(Environment):
             "decision": state.decision,
         }
         paid_blue = {f"reward/{name}": jnp.mean(value[: self.teams[BLUE]]) for name, value in paid.items()}
+        by_role = self.interface.split_by_role
         return state, TimeStep(
-            obs=self._by_role(observations),
-            reward=self._by_role(total),
-            terminated=self._by_role(acted & (~alive | over)),
-            truncated=self._by_role(jnp.zeros_like(acted)),
-            alive=self._by_role(alive & ~over),
+            obs=by_role(observations),
+            reward=by_role(total),
+            terminated=by_role(acted & (~alive | over)),
+            truncated=by_role(jnp.zeros_like(acted)),
+            alive=by_role(alive & ~over),
             action_mask={},
             over=over,
             info=info | paid_blue,
         )
 
-    def _by_role(self, values: jax.Array) -> dict[str, jax.Array]:
-        blue = self.teams[BLUE]
-        return {"blue": values[:blue], "red": values[blue:]}
-
-
-def make(reward: Reward, *, bank: TerrainBank | None = None, **given) -> Echelon:
-    """Builds the environment; `given` are keys of `conf/env/echelon.yaml`, which explains each.
-
-    Args:
-      reward: the reward function.
-      bank: terrains to use instead of generated ones; `size`, `maps`, `map_seed`, `biomes` and
-        `cache` are then ignored.
-      given: settings that differ from the defaults.
-
-    Raises:
-      ValueError: one line, for a setting with a value that is not allowed.
-    """
-    chosen = readers.unflatten_settings(settings.EchelonSettings, given)
-    forces, ground, rules = chosen.forces, chosen.ground, chosen.rules
-    rosters = read_roster("blue", forces.blue), read_roster("red", forces.red)
-    teams = tuple(len(roster.classes) for roster in rosters)
-    if bank is None:
-        bank = _terrain(ground, max(teams))
-    pack = max(roster.largest_pack for roster in rosters)
-    if settings.read_share_per_team("assist", forces.assist).max() > 0 and bank.ways is None:
-        bank = add_path_codes(bank)
-    limits = SettingLimits(bank.zone.shape[0], teams, pack, ways=bank.ways is not None)
-    if rules.zone_seconds is None:
-        half = readers.read_number("time_limit", rules.time_limit, PERIOD) / 2
-        chosen = replace(chosen, rules=replace(rules, zone_seconds=half))
-    params = EchelonParams(
-        reward=reward.params(),
-        **readers.read_all(settings.READERS, chosen, limits),
-        **settings.roster_fields(rosters),
-    )
-    simulation = BattleSimulation(
-        bank=bank,
-        teams=teams,
-        substeps=SUBSTEPS,
-        original=rules.original,
-        pages=ground.pages,
-        damaged=ground.damaged,
-    )
-    return Echelon(simulation, reward, make_layout(pack, chosen.observing.telemetry), limits, params)
-
-
-def _terrain(ground: settings.TerrainSettings, team_size: int) -> TerrainBank:
-    seeds = range(ground.map_seed, ground.map_seed + ground.maps)
-    try:
-        return terrain_bank(seeds, ground.size, biomes=ground.biomes, team_size=team_size, cache=ground.cache)
-    except ValueError as error:
-        raise ValueError(f"env.{str(error).removeprefix('env.')}") from None
-
 
 def _spec(teams, layout: ObservationLayout, reward: Reward, limit: int) -> EnvSpec:
     observation = Box((layout.size,), -np.inf, np.inf)
-    action = Box((commands_lib.ACTION_SIZE,), -1.0, 1.0)
+    action = Box((ACTION_SIZE,), -1.0, 1.0)
     sides = zip(TEAMS, teams, ("success", RED_SCORE), strict=True)
     reported = results.standard_results(OUTCOMES, WINS[:1], components=reward.names)
     won = results.Result(RED_SCORE, kind="rate", source="outcome", among=WINS[1:])

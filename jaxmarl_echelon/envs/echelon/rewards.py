@@ -1,6 +1,6 @@
 """Reward components of the mech battles, per mech and decision.
 
-Default weights are those of the original, except for `reward_cohesion`, which belongs to an earlier version
+Default weights are those of the original, except for `cohesion`, which belongs to an earlier version
 of it and has a weight of 0 by default. Damage to the own team is not rewarded.
 Reference: docs/reference/echelon.md 13.3.
 """

@@ -1,37 +1,33 @@
 """Adversarial task: an attacker makes a defender crash without crashing itself."""
 
-import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_echelon.envs import results
-from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, ScriptedPolicy, TimeStep
-from jaxmarl_echelon.envs.f110 import episode_settings, settings
+from jaxmarl_echelon.envs.base import EnvSpec, Role, ScriptedPolicy, TimeStep
+from jaxmarl_echelon.envs.f110 import episode_settings
+from jaxmarl_echelon.envs.f110.car_environment import CarEnvironment
 from jaxmarl_echelon.envs.f110.cars.simulation import SPEED, CarSimulation, SpeedLock, poses_of, velocities_of
 from jaxmarl_echelon.envs.f110.episode_settings import ROLES
-from jaxmarl_echelon.envs.f110.gap_parameters import read_ftg
 from jaxmarl_echelon.envs.f110.observing import track_position
 from jaxmarl_echelon.envs.f110.observing.observe import ObservationScales, gaplock_observation
 from jaxmarl_echelon.envs.f110.results import DEFENDED, OUTCOMES, RUNNING, SUCCESS, TIMEOUT, classify_outcome
-from jaxmarl_echelon.envs.f110.rewards import CarRewardInputs, Reward
+from jaxmarl_echelon.envs.f110.rewards import CarRewardInputs
 from jaxmarl_echelon.envs.f110.scripts import controllers
-from jaxmarl_echelon.envs.f110.starts.goals import F110Goals
 from jaxmarl_echelon.envs.f110.starts.spawns import (
     SPAWN_MARGIN,
     Spawn,
     SpawnTable,
     draw_spawn,
     nth_positive,
-    read_points,
-    spawn_table,
 )
 from jaxmarl_echelon.envs.f110.state import ATTACKER, DEFENDER, F110Params, F110State
 from jaxmarl_echelon.envs.f110.view.viewer import F110Viewer
-from jaxmarl_echelon.envs.settings import read_all, read_interval, unflatten_settings
+from jaxmarl_echelon.envs.rewards import Reward
 from jaxmarl_echelon.envs.spaces import Box
 from physics.mapbank import MapBank, distance_at
 
@@ -40,7 +36,7 @@ _SHARES = np.array([1.0, 0.5, 0.25, 0.125, 0.0], np.float32)
 ON_TRACK = {"progress", "track_speed", "lateral_rate", "offset", "target_offset"}
 
 
-class F110(Environment):
+class F110(CarEnvironment):
     """Adversarial environment of an attacker and a defender on a map; see `make` for the settings.
 
     Roles `attacker` and `defender` have one agent each, with actions `[steering angle in rad,
@@ -77,18 +73,14 @@ class F110(Environment):
         ftg_options,
         speed_limits: Sequence[tuple[float, float]],
     ):
-        self.simulation, self.maps, self.reward = simulation, maps, reward
+        super().__init__(simulation, maps, reward, limits, params, ftg_options)
         self.spawns, self.scales = spawns, scales
         self.observe_time, self.observe_target = observe_time, observe_target
         self.finish_lines = finish_lines
-        self._params, self._limits, self._ftg_options = params, limits, ftg_options
         self._pays_track = bool(ON_TRACK & set(reward.names))
         reach = simulation.dt * int(params.max_steps) * float(params.car.v_max)
         length = np.asarray(simulation.bank.centerline_length)
         self._laps = np.asarray(simulation.bank.closed) & (length <= reach)
-        self._window = track_position.search_window(
-            simulation.bank, simulation.dt * simulation.repeat * float(params.car.v_max)
-        )
         names = tuple(point.name for point in limits.points)
         self.spec = _gaplock_spec(simulation, reward, names, params, observe_time, speed_limits)
         self.baselines = ("random", "gaussian", "standing")
@@ -97,6 +89,7 @@ class F110(Environment):
         self.controllers = {"attacker": "learner", "defender": "ftg"}
         self.viewer = F110Viewer(maps, OUTCOMES, simulation)
 
+    readers = episode_settings.GAPLOCK
     ladder = "phased26"
 
     @property
@@ -107,25 +100,11 @@ class F110(Environment):
     @property
     def world(self) -> tuple[MapBank, SpawnTable]:
         """Map bank and table of start poses."""
-        return self.simulation.bank, self.spawns
+        return super().world, self.spawns
 
     def _place_world(self, world: tuple[MapBank, SpawnTable]) -> None:
         bank, self.spawns = world
-        self.simulation = dataclasses.replace(self.simulation, bank=bank)
-
-    def default_params(self) -> F110Params:
-        """Returns the configured parameters."""
-        return self._params
-
-    def describe(self) -> tuple[str, ...]:
-        """Returns a line of text on each map: its centreline's direction, length and source."""
-        return tuple(grid.describe() for grid in self.maps)
-
-    def task_params(self, given: Mapping) -> F110Params:
-        """Returns the default parameters with some settings changed; see `change_f110_params`."""
-        return episode_settings.change_f110_params(
-            episode_settings.GAPLOCK, self._params, given, self._limits, self.reward, self._ftg_options
-        )
+        super()._place_world(bank)
 
     def evaluation_params(self, params: F110Params, index: jax.Array) -> F110Params:
         """Returns the parameters of evaluation episode `index`.
@@ -246,15 +225,12 @@ class F110(Environment):
                 outcome=jnp.where(last, outcome, RUNNING),
                 scan_fresh=last,
             )
-            values, renewed = self.reward(params.reward, situation, memory)
-            memory = jax.tree.map(lambda new, old: jnp.where(ran, new, old), renewed, memory)
-            return memory, {name: jnp.where(ran, value, 0.0) for name, value in values.items()}
+            return self._pay_car(params.reward, situation, memory, ran)
 
         crashed = (trace.wall | trace.car)[:, ATTACKER]
         places = self._places(before, record)
         inputs = (trace.state, trace.ran, trace.last, crashed, places)
-        memory, values = jax.lax.scan(pay, before.reward, inputs)
-        return memory, {name: jnp.sum(value).astype(jnp.float32) for name, value in values.items()}
+        return self._pay_steps(pay, before.reward, inputs)
 
     def _places(self, before, record):
         """Returns per step the cars' offsets `[R, 2]`, the attacker's progress and sideways speed `[R]`."""
@@ -318,48 +294,6 @@ class F110(Environment):
             over=over,
             info=info | {f"reward/{name}": value for name, value in paid.items()},
         )
-
-
-def make(reward: Reward, **given) -> F110 | F110Goals:
-    """Builds the adversarial environment; `given` are keys of `conf/env/f110.yaml`, which explains each.
-
-    Raises:
-      ValueError: one line, for a setting with a value that is not allowed.
-    """
-    chosen = unflatten_settings(settings.GaplockSettings, given)
-    maps, lidar, driving = chosen.maps.load(), chosen.sensing.lidar, chosen.driving
-    if paid := ", ".join(sorted(ON_TRACK & set(reward.names))):
-        settings.require_lines(maps, f"the reward's {paid} needs")
-    simulation = driving.simulation(maps, lidar, cars=2, shared_fate=True)
-    vehicle, points = settings.read_car(driving.car), read_points(chosen.starts.spawn_points)
-    ftg_params, ftg_options = read_ftg(chosen.players.ftg, lidar.fov)
-    limits = episode_settings.F110Limits.of(vehicle, maps, points)
-    params = F110Params(
-        car=vehicle,
-        gains=settings.read_gains(driving.gains),
-        ftg=ftg_params,
-        reward=reward.params(),
-        **read_all(episode_settings.GAPLOCK, chosen, limits),
-    )
-    size = float(vehicle.length), float(vehicle.width)
-    base_poses = settings.read_base_poses(chosen.starts.base_poses)
-    sensing, speed = chosen.sensing, limits.speed
-    env = F110(
-        simulation,
-        maps,
-        reward,
-        spawn_table(maps, points, size, base_poses),
-        limits,
-        params,
-        scales=ObservationScales(sensing.lidar_range, sensing.speed_scale, sensing.position_scale),
-        observe_time=sensing.observe_time,
-        observe_target=sensing.observe_target,
-        finish_lines=settings.read_finish_lines(chosen.endings.finish_lines, maps),
-        ftg_options=ftg_options,
-        speed_limits=(read_interval("attacker_speed", driving.attacker_speed or speed, *speed), speed),
-    )
-    env.files = chosen.maps.files(maps)
-    return env if chosen.players.goal is None else F110Goals(env, chosen.players.goal)
 
 
 def _gaplock_spec(simulation, reward, names, params, observe_time, speed_limits) -> EnvSpec:

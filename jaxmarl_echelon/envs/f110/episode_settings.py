@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxmarl_echelon.envs.f110.gap_parameters import FTGOptions, change_ftg
-from jaxmarl_echelon.envs.f110.rewards import Reward
 from jaxmarl_echelon.envs.f110.settings import read_spawns
 from jaxmarl_echelon.envs.f110.starts.spawns import SpawnPoint, spawn_weights
+from jaxmarl_echelon.envs.rewards import Reward
 from jaxmarl_echelon.envs.settings import (
     Readers,
     read_choice,

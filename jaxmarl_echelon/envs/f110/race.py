@@ -1,38 +1,36 @@
 """Racing task: any number of cars drive a closed track as far as they can."""
 
-import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_echelon.envs import results
-from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, ScriptedPolicy, TimeStep
-from jaxmarl_echelon.envs.f110 import episode_settings, settings
+from jaxmarl_echelon.envs.base import EnvSpec, Role, ScriptedPolicy, TimeStep
+from jaxmarl_echelon.envs.f110 import episode_settings
+from jaxmarl_echelon.envs.f110.car_environment import CarEnvironment
 from jaxmarl_echelon.envs.f110.cars.simulation import CarSimulation, poses_of, velocities_of
-from jaxmarl_echelon.envs.f110.gap_parameters import read_ftg
 from jaxmarl_echelon.envs.f110.observing import track_position
 from jaxmarl_echelon.envs.f110.observing.observe import RacingScales, racing_layout, racing_observation
 from jaxmarl_echelon.envs.f110.results import RUNNING, SELF_CRASH
-from jaxmarl_echelon.envs.f110.rewards import CarRewardInputs, Reward
+from jaxmarl_echelon.envs.f110.rewards import CarRewardInputs
 from jaxmarl_echelon.envs.f110.scripts import controllers
 from jaxmarl_echelon.envs.f110.starts.spawns import nth_positive
 from jaxmarl_echelon.envs.f110.state import RaceParams, RaceState
 from jaxmarl_echelon.envs.f110.view.viewer import F110Viewer
 from jaxmarl_echelon.envs.results import Result
-from jaxmarl_echelon.envs.settings import read_all, read_interval, read_number, unflatten_settings
+from jaxmarl_echelon.envs.rewards import Reward
 from jaxmarl_echelon.envs.spaces import Box
 from physics.frenet import cartesian
-from physics.mapbank import MapBank
 
 RACE_OUTCOMES = ("finished", "crashed", "timeout")
 FINISHED, CRASHED, TIMEOUT = range(len(RACE_OUTCOMES))
 _GRID_MARGIN = 0.15
 
 
-class F110Race(Environment):
+class F110Race(CarEnvironment):
     """Racing environment of N cars on a closed track; see `make` for the settings.
 
     The role `car` has N agents with actions `[steering angle in rad, speed in m/s]` and the
@@ -67,42 +65,19 @@ class F110Race(Environment):
         ftg_options,
         speed_limits: tuple[float, float],
     ):
-        self.simulation, self.maps, self.reward = simulation, maps, reward
+        super().__init__(simulation, maps, reward, limits, params, ftg_options)
         self.scales, self.lookahead, self.neighbours = scales, tuple(lookahead), neighbours
-        self._params, self._limits, self._ftg_options = params, limits, ftg_options
-        distance = simulation.dt * simulation.repeat * float(params.car.v_max)
-        self._window = track_position.search_window(simulation.bank, distance)
         self.spec = _race_spec(simulation, reward, params, self.lookahead, neighbours, speed_limits)
         self.baselines = tuple(self.scripts)
         self.controllers = {"car": "learner"}
         self.viewer = F110Viewer(maps, RACE_OUTCOMES, simulation)
 
+    readers = episode_settings.RACE
+
     @property
     def scripts(self) -> dict[str, ScriptedPolicy]:
         """Scripted policies by name."""
         return controllers.make_race_scripts(self, self._ftg_options)
-
-    @property
-    def world(self) -> MapBank:
-        """Map bank."""
-        return self.simulation.bank
-
-    def _place_world(self, world: MapBank) -> None:
-        self.simulation = dataclasses.replace(self.simulation, bank=world)
-
-    def default_params(self) -> RaceParams:
-        """Returns the configured parameters."""
-        return self._params
-
-    def describe(self) -> tuple[str, ...]:
-        """Returns a line of text on each map: its centreline's direction, length and source."""
-        return tuple(grid.describe() for grid in self.maps)
-
-    def task_params(self, given: Mapping) -> RaceParams:
-        """Returns the default parameters with some settings changed; see `change_f110_params`."""
-        return episode_settings.change_f110_params(
-            episode_settings.RACE, self._params, given, self._limits, self.reward, self._ftg_options
-        )
 
     def evaluation_params(self, params: RaceParams, index: jax.Array) -> RaceParams:
         """Returns the parameters of evaluation episode `index`, which cycles through the maps in use."""
@@ -184,9 +159,7 @@ class F110Race(Environment):
 
         def pay_one(weights, memory, state, steer, ahead, offset, sideways, crashed, drove):
             situation = self._situation(state, steer, ahead, offset, sideways, crashed)
-            values, renewed = self.reward(weights, situation, memory)
-            memory = jax.tree.map(lambda new, old: jnp.where(drove, new, old), renewed, memory)
-            return memory, {name: jnp.where(drove, value, 0.0) for name, value in values.items()}
+            return self._pay_car(weights, situation, memory, drove)
 
         def pay(memory, inputs):
             state, *rest = inputs
@@ -195,8 +168,7 @@ class F110Race(Environment):
             )
 
         inputs = (trace.state, ahead, record.offset, sideways, crashed, drove)
-        memory, values = jax.lax.scan(pay, before.reward, inputs)
-        return memory, {name: jnp.sum(value, axis=0) for name, value in values.items()}
+        return self._pay_steps(pay, before.reward, inputs)
 
     def _situation(self, state, steer, ahead, offset, sideways, crashed) -> CarRewardInputs:
         """Returns the inputs of a car's reward, without a target; the only outcome is the car's own crash."""
@@ -266,51 +238,6 @@ class F110Race(Environment):
             over=over,
             info=info,
         )
-
-
-def make(reward: Reward, **given) -> F110Race:
-    """Builds the racing environment; `given` are keys of `conf/env/f110_race.yaml`, which explains each.
-
-    Raises:
-      ValueError: one line, for a setting with a value that is not allowed.
-    """
-    chosen = unflatten_settings(settings.RaceSettings, given)
-    maps, sensing, driving, rules = chosen.maps.load(), chosen.sensing, chosen.driving, chosen.rules
-    settings.require_lines(maps, "racing needs", closed=True)
-    vehicle = settings.read_car(driving.car)
-    simulation = driving.simulation(maps, sensing.lidar, rules.cars, shared_fate=False)
-    ftg_params, ftg_options = read_ftg(rules.ftg, sensing.lidar.fov)
-    room = float(simulation.bank.centerline_length.min()) / rules.cars
-    if room < float(vehicle.length):
-        most = int(room * rules.cars / vehicle.length)
-        raise ValueError(f"env.cars={rules.cars}: the shortest track has room for {most}")
-    limits = episode_settings.F110Limits.of(vehicle, maps)._replace(grid=room)
-    params = RaceParams(
-        car=vehicle,
-        gains=settings.read_gains(driving.gains),
-        ftg=ftg_params,
-        reward=reward.params(),
-        **read_all(episode_settings.RACE, chosen, limits),
-    )
-    env = F110Race(
-        simulation,
-        maps,
-        reward,
-        limits,
-        params,
-        scales=RacingScales(
-            lidar_range=sensing.lidar_range,
-            speed_scale=sensing.speed_scale,
-            steer_scale=float(vehicle.s_max),
-            position_scale=sensing.position_scale,
-        ),
-        lookahead=[read_number("lookahead", metres) for metres in sensing.lookahead],
-        neighbours=sensing.neighbours,
-        ftg_options=ftg_options,
-        speed_limits=read_interval("action_speed", driving.action_speed or limits.speed, *limits.speed),
-    )
-    env.files = chosen.maps.files(maps)
-    return env
 
 
 def _race_spec(simulation, reward, params, lookahead, neighbours, speed_limits) -> EnvSpec:

@@ -6,7 +6,7 @@ from flax import struct
 from jaxmarl_echelon.envs.f110.cars.simulation import Cars
 from jaxmarl_echelon.envs.f110.gap_parameters import FTGParams
 from jaxmarl_echelon.envs.f110.observing.track_position import TrackPosition
-from jaxmarl_echelon.envs.f110.reward_components import CarRewardMemory
+from jaxmarl_echelon.envs.f110.rewards import CarRewardMemory
 from physics.single_track import CarParams, ControlGains
 
 ATTACKER, DEFENDER = 0, 1
@@ -71,7 +71,7 @@ class F110State:
       idle: int32, consecutive decisions in which the attacker was idle.
       track: the cars' positions along the centreline; zeros if neither rewards nor laps need them.
       reward: the reward's memory.
-      outcome: int32, `outcomes.RUNNING` or the outcome's code.
+      outcome: int32, `results.RUNNING` or the outcome's code.
     """
 
     cars: Cars
@@ -128,7 +128,7 @@ class RaceState:
       step: int32, physics steps since the start.
       track: the cars' positions along the centreline.
       reward: the rewards' memories, `[N]`.
-      outcome: `[N]` int32, `outcomes.RUNNING` or the code of each car's outcome.
+      outcome: `[N]` int32, `results.RUNNING` or the code of each car's outcome.
     """
 
     cars: Cars

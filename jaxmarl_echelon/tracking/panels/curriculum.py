@@ -16,7 +16,7 @@ from jaxmarl_echelon.tracking.view import RunView
 
 SHOWN = frozenset({
     "current_stage", "phase_name", "rolling_success", "episodes_in_stage", "phase_success_rate",
-    "avg_reward", "criteria_success_rate", "criteria_min_episodes", "criteria_avg_reward",
+    "decided_success", "avg_reward", "criteria_success_rate", "criteria_min_episodes", "criteria_avg_reward",
     "criteria_eval_success_rate", "criteria_eval_required_runs", "eval_success_streak", "patience",
     "total_phases", "progress", "advances", "forced_advances", "regressions",
     # Aliases of the above, including those of staged curricula.

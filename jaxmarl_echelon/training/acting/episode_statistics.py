@@ -63,16 +63,21 @@ def select_finished(finished: Finished, most: int, *, newest: bool) -> SelectedE
     if collectives.num_shards() == 1:
         return SelectedEpisodes(chosen, place, number, environments)
 
-    everywhere = jax.tree.map(
-        lambda x: x.reshape((-1,) + x.shape[2:]), collectives.stack_shards((chosen, place))
-    )
+    # The number is gathered beside the places: that costs no message, a sum would.
+    *everywhere, numbers = collectives.stack_shards((chosen, place, number))
+    everywhere = jax.tree.map(lambda x: x.reshape((-1,) + x.shape[2:]), everywhere)
     found, places = everywhere
     order = jnp.argsort(jnp.where(found.mask, places, jnp.iinfo(jnp.int32).max))
     surplus = jnp.maximum(jnp.sum(found.mask) - wanted.size, 0) if newest else 0
     picked = order[surplus + wanted]
-    return SelectedEpisodes(
-        *jax.tree.map(lambda x: x[picked], everywhere), collectives.sum_over_shards(number), environments
-    )
+    return SelectedEpisodes(*jax.tree.map(lambda x: x[picked], everywhere), jnp.sum(numbers), environments)
+
+
+def quarantine_metrics(quarantined: jax.Array) -> dict[str, jax.Array]:
+    """Counts quarantines in a rollout `[T, E]` of all shards, and the environments that had one."""
+    counts = jnp.sum(quarantined), jnp.sum(jnp.any(quarantined, axis=0))
+    often, environments = collectives.sum_over_shards(counts)
+    return {"train/quarantined": often, "train/quarantined_environments": environments}
 
 
 def init_recent(spec: EnvSpec, window: int) -> Recent:

@@ -68,7 +68,7 @@ class RunState:
       plays: the moves of games against the pool (`selfplay.diversity.Plays`), where opponents are drawn by
         diversity of moves; else None.
       had: `[E, N]` bool; the seats that the learner has played in each environment's current round of games
-        (`training.pools.rounds`); None unless a pool plays a turn-based game.
+        (`training.opponents.seat_rounds`); None unless a pool plays a turn-based game.
       credit: learner's name to the state of its reward transforms (`selfplay.credit.CreditState`).
       league: in a league, the run states of all other learners than the first main agent, whose state this
         is, with leaves `[M - 1, ...]`; else None.

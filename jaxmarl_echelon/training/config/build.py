@@ -19,7 +19,7 @@ from jaxmarl_echelon.envs import contract
 from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.selfplay.credit import TransformSettings
 from jaxmarl_echelon.selfplay.settings import PoolSettings
-from jaxmarl_echelon.training.config import input_files, role_assignment
+from jaxmarl_echelon.training.config import input_files, moved_targets, role_assignment
 from jaxmarl_echelon.training.config.run_config import SIZES, RunConfig, require_run_sizes
 
 BUILT = ("env", "algo", "algos", "curriculum", "controllers", "pool", "transforms")
@@ -145,7 +145,8 @@ def _sized(node: DictConfig, num_envs: int, agents: Fraction | None) -> DictConf
 
 def _target(node: DictConfig) -> Any:
     """Imports the `_target_` of a node; None if the import fails, which building the node then reports."""
-    module, _, name = str(node.get("_target_")).rpartition(".")
+    path = moved_targets.current_target(str(node.get("_target_")))
+    module, _, name = path.rpartition(".")
     try:
         return getattr(import_module(module), name, None)
     except (ImportError, ValueError):
@@ -222,9 +223,12 @@ def same_arrays(ours: Any, theirs: Any) -> bool:
 
 
 def instantiate_node(node: DictConfig, where: str, **arguments):
-    """Instantiates a node with a `_target_`; unwraps Hydra's exception into a ValueError."""
+    """Instantiates a node with a `_target_`; unwraps Hydra's exception into a ValueError.
+
+    Paths of older versions are accepted, see `moved_targets`.
+    """
     try:
-        return instantiate(node, **arguments, _convert_="all")
+        return instantiate(moved_targets.update_targets(node), **arguments, _convert_="all")
     except InstantiationException as error:
         cause = error.__cause__
         if isinstance(cause, ValueError | OSError):

@@ -71,7 +71,7 @@ class RunConfig:
       shards: equal parts of the environments (`algos.collectives`); divides `num_envs`, `eval_episodes`.
       seed: seed of all random keys of the run.
       eval_every, checkpoint_every: in updates; multiples of `updates_per_chunk`.
-      eval_episodes: episodes N of an evaluation.
+      eval_episodes: episodes N of an evaluation, at least; see `evaluation.whole_seat_rounds`.
       updates_per_chunk: updates per call of the compiled program.
       stagger: truncate first episodes at random times, to decorrelate the episode phases of environments
         that start together; these episodes bootstrap and are not counted.

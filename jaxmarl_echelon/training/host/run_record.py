@@ -154,13 +154,13 @@ class RunRecord:
         stage, before = int(metrics["curriculum/current_stage"]), self.progress.stage
         if stage != before:
             self.progress.stage, self.progress.entered = stage, self.progress.episodes
-            success = metrics.get(f"train/{self.program.env.spec.score_column}", math.nan)
+            success = metrics.get("curriculum/decided_success", math.nan)
             forced = int(metrics.get("curriculum/forced_advances", 0.0))
             onward = "forced: phase" if forced > self.progress.forced else "phase"
             self.progress.forced = forced
             move = onward if stage > before else "back: phase"
-            text = f"{move} {before} -> {stage}: {stages[stage]} (success {100 * success:.0f} %)"
-            self.tracker.event(self.step, text)
+            decided = f" (success {100 * success:.0f} %)" if math.isfinite(success) else ""
+            self.tracker.event(self.step, f"{move} {before} -> {stage}: {stages[stage]}{decided}")
         return {"curriculum/phase_name": stages[stage]}
 
     def _refuse_divergence(self, metrics: dict[str, float]) -> None:

@@ -16,6 +16,7 @@ from algos.types import Agent
 from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.base import EnvSpec, Role
 from jaxmarl_echelon.envs.episodes import EpisodeEvents, Finished
+from jaxmarl_echelon.envs.trees import mean_where
 from jaxmarl_echelon.selfplay import pool as pool_lib
 from jaxmarl_echelon.selfplay.pool import Pool, PoolState
 from jaxmarl_echelon.selfplay.ratings import DRAW, LOSS, WIN, RankedGames
@@ -310,9 +311,14 @@ def score_margin(spec: EnvSpec, ours: str, theirs: str | None, finished: Finishe
 
 
 def role_score(spec: EnvSpec, role: str, finished: Finished) -> jax.Array | None:
-    """Score `[...]` of a role in episodes, the mean over its agents; None for a role without a score."""
+    """Score `[...]` of a role in episodes, the mean over its present agents; None for a role without a score.
+
+    NaN where no agent was present.
+    """
     score = spec.scores(finished.results, role)
-    return jnp.mean(score, axis=-1) if score is not None and score.ndim > finished.mask.ndim else score
+    if score is None or score.ndim == finished.mask.ndim:
+        return score
+    return mean_where(score, finished.present[role])
 
 
 def restrict_to_own_seat(spec: EnvSpec, seat: PoolRole, finished: Finished) -> Finished:

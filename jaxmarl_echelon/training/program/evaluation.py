@@ -4,6 +4,7 @@ Environments with non-finite values are quarantined as in training: their episod
 See docs/reference/trainer.md 13.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -88,6 +89,17 @@ def weighted_mean(value: jax.Array, weight: jax.Array) -> jax.Array:
     return results_lib.divide_or_empty(jnp.sum(value), jnp.sum(weight))
 
 
+def whole_seat_rounds(env: Environment, episodes: int) -> int:
+    """Rounds the `episodes` of an evaluation, of all shards, up to whole rounds of seats.
+
+    In turn-based games against opponents a policy has one seat of each game, chosen by the game's index.
+    Seats differ in value, so each must be played equally often.
+    """
+    seats = env.spec.turns if env.opponents else 0
+    together = math.lcm(seats, collectives.num_shards()) if seats else 1
+    return -(-episodes // together) * together
+
+
 def evaluation_params(env: Environment, params: PyTree, episodes: int) -> PyTree:
     """Parameters of this shard's part `[N]` of the evaluation's episodes."""
     index = collectives.global_indices(episodes // collectives.num_shards())
@@ -102,19 +114,27 @@ def count_episodes(params: PyTree) -> int:
     return leaves[0].shape[0]
 
 
+def split_repeatedly(key: jax.Array, number: int, repeats: int) -> jax.Array:
+    """Keys `[number]` of this shard's episodes; the keys of all shards are `repeats` times the same ones."""
+    total = number * collectives.num_shards()
+    return collectives.local_rows(
+        jax.random.split(key, total // repeats)[jnp.arange(total) % (total // repeats)]
+    )
+
+
 def reset_environments(
-    env: Environment, key: jax.Array, params: PyTree, number: int | None = None
+    env: Environment, key: jax.Array, params: PyTree, number: int | None = None, repeats: int = 1
 ) -> tuple[PackedRows, jax.Array]:
     """Resets N environments; returns rows of (environment state, time step) and whether each is finite.
 
-    Non-finite values are replaced by 0. `number` is as for `play_episodes`.
+    Non-finite values are replaced by 0. `number` and `repeats` are as for `play_episodes`.
     """
     number = count_episodes(params) if number is None else number
 
     def begin(given):
         return jax.vmap(lambda key, params: pack_one(strip_weak_types(env.reset(key, params))))(*given)
 
-    begun = map_in_chunks(begin, (collectives.split_key_over_shards(key, number), params))
+    begun = map_in_chunks(begin, (split_repeatedly(key, number, repeats), params))
     sound = rows_are_finite(begun)
     return select_rows(sound, begun, zero_nonfinite(begun)), sound
 
@@ -127,6 +147,7 @@ def play_episodes(
     params: PyTree,
     record: Callable | None = None,
     number: int | None = None,
+    repeats: int = 1,
 ) -> Evaluation:
     """Plays one episode in each of N environments; finished and quarantined ones are frozen.
 
@@ -139,6 +160,8 @@ def play_episodes(
       record: `(env_state, params, time) -> frame` for one environment, called after the
         reset and after every step.
       number: N; None to take it from `params`, which must not be empty.
+      repeats: number of repetitions of the same episodes, one after the other; divides the number of episodes
+        of all shards. Environments draw the same numbers in each, so that players can be compared.
 
     Returns:
       results of the episodes of all shards, truncated after `env.spec.episode_limit` decisions.
@@ -146,7 +169,7 @@ def play_episodes(
     number = count_episodes(params) if number is None else number
     seats = env.spec.turns
     key_start, key_steps = jax.random.split(key)
-    begun, sound = reset_environments(env, key_start, params, number)
+    begun, sound = reset_environments(env, key_start, params, number, repeats)
     memories = {role: controller.init(number) for role, controller in controllers.items()}
     if seats:
         memories = {role: repeat_for_seats(memory, seats) for role, memory in memories.items()}
@@ -166,7 +189,8 @@ def play_episodes(
             )
         else:
             moved, actions, _ = decide_for_roles(controllers, policies, keys[1:], memories, view, reset)
-        after, sound = advance_without_reset(env, keys[0], now, actions, params)
+        luck = split_repeatedly(keys[0], number, repeats)
+        after, sound = advance_without_reset(env, luck, now, actions, params)
         playing = ~now.time.over & ~quarantined
         running, memories = select_rows(playing & sound, (pack_batch(after), moved), (running, memories))
         now, quarantined = running.tree, quarantined | (playing & ~sound)

@@ -100,7 +100,7 @@ class Program(NamedTuple):
         parts that `policy` keeps and does not return them, so that no replay is copied.
       evaluate: `(RunState, key, params=None, record=None, episodes=None, world=None) -> Evaluation`,
         deterministic, on the task that scores the run or on `params`; `episodes` defaults to
-        `eval_episodes`.
+        `eval_episodes`, see `evaluation.whole_seat_rounds`.
       evaluate_as: `(seats, policies, RunState, key, params=None, record=None, episodes=None, world=None)
         -> Evaluation`, the same episodes with other controllers: `seats` is `(env) -> controllers`. Where
         the environment has opponents, they play the other seats.
@@ -211,7 +211,7 @@ def make_program(
     def evaluate_as(seats, policies, run, key, params=None, record=None, episodes=None, world=None):
         here = placed(world)
         params = curriculum.evaluation(run.curriculum) if params is None else params
-        episodes = episodes or config.eval_episodes
+        episodes = evaluation.whole_seat_rounds(here, episodes or config.eval_episodes)
         params = evaluation.evaluation_params(here, params, episodes)
         playing = controllers_lib.add_env_opponents(here, seats(here))
         number = episodes // collectives.num_shards()
@@ -477,10 +477,7 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
         metrics |= {f"{prefix}/{name}": value for name, value in losses[role].items()}
     metrics |= episode_statistics.recent_metrics(run.recent, collector.env.spec, roles)
     metrics |= curriculum.metrics(run.curriculum)
-    sick = jnp.sum(collected.quarantined), jnp.sum(jnp.any(collected.quarantined, axis=0))
-    metrics["train/quarantined"], metrics["train/quarantined_environments"] = collectives.sum_over_shards(
-        sick
-    )
+    metrics |= episode_statistics.quarantine_metrics(collected.quarantined)
     rows = episode_statistics.episode_rows(finished, collector.env.spec, roles, config.episode_rows)
     entries = {}
     if collector.seat is not None:

@@ -45,7 +45,8 @@ def play_round_robin(
     """Plays a round robin; returns scores `[n, n, games]` of each entry as `ours` against each as `theirs`.
 
     Scores are 1 for a win and 1/2 for a draw, or in games for stakes the fraction that was won; NaN for games
-    with values that are not finite.
+    with values that are not finite. All pairs play the same games: task, start and later random numbers of
+    the environment depend on the game's index alone.
 
     Args:
       program: program with the environment and task.
@@ -86,9 +87,11 @@ def play_round_robin(
         playing = {sides.ours: players[0], sides.theirs: players[1]}
     others = {role: one for role, one in program.controllers(env).items() if role not in playing}
     params = program.curriculum.evaluation(program.curriculum.init())
-    episodes = number * number * games
-    params = evaluation.evaluation_params(env, params, episodes)
-    played = evaluation.play_episodes(env, playing | others, {}, key, params, number=episodes)
+    pairs = number * number
+    params = evaluation.evaluation_params(env, params, games)
+    params = jax.tree.map(lambda x: jnp.concatenate([x] * pairs), params)
+    how = {"number": pairs * games, "repeats": pairs}
+    played = evaluation.play_episodes(env, playing | others, {}, key, params, **how)
     scores = jnp.where(played.quarantined, jnp.nan, _scores(program, sides, played, seats))
     return scores.reshape(number, number, games)
 

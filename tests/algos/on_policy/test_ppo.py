@@ -152,6 +152,27 @@ def test_passes_leave_sums_behind_and_no_samples(settings):
         assert stacked and all(x.size <= loop.params["length"] * 6 for x in stacked)
 
 
+def results(jaxpr):
+    """Shapes of all that a program computes, inside its loops and functions too."""
+    for equation in jaxpr.eqns:
+        yield from (x.aval.shape for x in equation.outvars)
+        for parameter in equation.params.values():
+            for inner in parameter if isinstance(parameter, tuple) else (parameter,):
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    yield from results(inner)
+
+
+@pytest.mark.parametrize("settings", [{}, {"accumulation": 2}, {"sampling": "sequential"}], ids=str)
+def test_passes_copy_minibatches_and_never_the_whole_batch(settings):
+    agent, state = make(epochs=11, num_minibatches=6, widths=(4,), **settings)
+    program = jax.make_jaxpr(agent.update)(state, jax.random.key(0), played()).jaxpr
+    (passes,) = (loop for loop in loops(program) if loop.params["length"] == 11)
+    shapes = set(results(passes.params["jaxpr"].jaxpr))
+    assert max(map(np.prod, shapes)) < T * E * A * F
+    assert {shape for shape in shapes if shape[-1:] == (F,) and np.prod(shape) == T * E * A // 6 * F}
+
+
 @pytest.mark.parametrize("accumulation", [1, 2])
 @pytest.mark.parametrize("target_kl", [np.inf, 3.0], ids=["all", "stopped"])
 def test_metrics_are_means_over_all_samples_that_were_learnt_from(accumulation, target_kl):

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 from jaxmarl_echelon.curricula.missions import significance, transitions
 from jaxmarl_echelon.curricula.missions.curriculum import mission_curriculum
-from jaxmarl_echelon.envs.echelon.missions.types import VERBS
+from jaxmarl_echelon.envs.echelon.missions.state import VERBS
 
 CONF = Path(__file__).resolve().parents[3] / "conf" / "curriculum" / "missions4.yaml"
 

@@ -10,7 +10,7 @@ from mission_runs import METRICS
 
 from jaxmarl_echelon.curricula.missions import transitions
 from jaxmarl_echelon.envs.echelon.missions import weights
-from jaxmarl_echelon.envs.echelon.missions.types import VERBS
+from jaxmarl_echelon.envs.echelon.missions.state import VERBS
 
 
 def test_bernoulli_episodes_go_through_all_phases_and_back():
@@ -27,6 +27,9 @@ def test_bernoulli_episodes_go_through_all_phases_and_back():
         reference.play(*batch)
         state = update(state, runs.rollout(*batch))
         agree(reference, state.course)
+        if reference.phase != visited[-1]:
+            decided = metrics(state)["curriculum/decided_success"]
+            np.testing.assert_allclose(decided, reference.decided, atol=1e-5)
         visited.append(reference.phase)
         paid.append(np.asarray(pay(state.plan, state.course)))
         if number % 6 == 0 and len(reference.rows) > 1:

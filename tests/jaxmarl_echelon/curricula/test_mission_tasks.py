@@ -11,7 +11,7 @@ from mission_runs import PHASES
 from jaxmarl_echelon.command_line import compose_config
 from jaxmarl_echelon.curricula.missions.curriculum import mission_curriculum
 from jaxmarl_echelon.envs.echelon.missions import weights
-from jaxmarl_echelon.envs.echelon.missions.types import VERBS
+from jaxmarl_echelon.envs.echelon.missions.state import VERBS
 from jaxmarl_echelon.envs.trees import layout_difference, strip_weak_types
 from jaxmarl_echelon.training.config import build
 
@@ -59,6 +59,17 @@ def test_tasks_of_evaluations():
         assert own.level == 1.0
         assert own.weights.fire_low == pytest.approx(1.0 if index else 0.2)
         np.testing.assert_array_equal(own.levers.mission, np.ones(len(VERBS)))
+
+
+def test_arms_of_an_experiment_are_scored_on_one_task():
+    """On the first one's, whatever their own verbs, difficulties and settings are: none has an easier one."""
+    last = PHASES[-1] | {"difficulty": [0.0, 0.1]}
+    easy = {"verbs": {"hold": 1.0}, "schedule": "terminal", "phases": [*PHASES[:-1], last]}
+    changes = {}, easy, {"evaluation": {"level": 7.0}}
+    arms = [mission_curriculum(runs.Missions(), **SMALL | change) for change in changes]
+    alone = arms[0].evaluation(arms[0].init())
+    for arm in arms:
+        jax.tree.map(np.testing.assert_array_equal, arms[0].evaluation(arm.init()), alone)
 
 
 def test_arms_of_an_experiment_differ_in_array_values_only():

@@ -12,7 +12,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from jaxmarl_echelon.curricula.ramp import ramp_curriculum
-from jaxmarl_echelon.envs.echelon.env import make
+from jaxmarl_echelon.envs.echelon.make import make
 from jaxmarl_echelon.envs.echelon.rewards import make_battle_reward
 
 CONF = Path(__file__).resolve().parents[3] / "conf"

@@ -21,6 +21,7 @@ class Reference:
 
     def __init__(self, table, options):
         self.table, self.options = table, options
+        self.decided = None
         self.total = self.advances = self.regressions = self.cooldown = self.came_from = self.stage = 0
         self.enter(0)
 
@@ -45,7 +46,7 @@ class Reference:
         low = self.rate < self.table[stage].get("disable_rate", 0.0)
         self.above = self.above + 1 if high else 0
         self.below = self.below + 1 if low else 0
-        free = self.cooldown == 0
+        self.decided, free = self.rate, self.cooldown == 0
         self.cooldown = max(self.cooldown - 1, 0)
         ripe = self.total >= o["min_episode"] and len(lately) >= o["activation_samples"]
         if free and ripe and high and self.above >= following.get("enable_patience", o["enable_patience"]):
@@ -113,6 +114,9 @@ def test_every_episode_moves_the_stages_as_the_rules_say(seed, alpha):
         if reference.rate is not None:
             shown = float(curriculum.metrics(state)["curriculum/stage_success_rate"])
             assert shown == pytest.approx(reference.rate, abs=1e-5)
+        if not reference.history and reference.decided is not None:
+            decided = float(curriculum.metrics(state)["curriculum/decided_success"])
+            assert decided == pytest.approx(reference.decided, abs=1e-5)
         visited.add(reference.stage)
     assert visited == set(range(len(STAGES)))
     assert reference.advances > 6 and reference.regressions > 6
@@ -182,6 +186,7 @@ def test_metrics_are_nan_where_unknown():
     assert {name for name, value in start.items() if np.isnan(value)} == {
         "rolling_success",
         "stage_success_rate",
+        "decided_success",
     }
     assert float(start["enable_rate"]) == pytest.approx(0.55)
     assert (int(start["total_stages"]), float(start["progress"])) == (5, 0.0)

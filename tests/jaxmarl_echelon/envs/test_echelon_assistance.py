@@ -8,7 +8,7 @@ from echelon_battles import chassis_of, flat_bank, make_mechs
 
 from jaxmarl_echelon.envs.echelon import assistance
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import FORWARD, SCOUT, STRAFE
-from jaxmarl_echelon.envs.echelon.env import make
+from jaxmarl_echelon.envs.echelon.make import make
 from jaxmarl_echelon.envs.echelon.rewards import make_battle_reward
 from jaxmarl_echelon.envs.echelon.terrain.bank import add_path_codes
 from jaxmarl_echelon.envs.echelon.terrain.navigation import build_nav_graph

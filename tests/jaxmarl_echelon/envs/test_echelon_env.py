@@ -17,7 +17,7 @@ from jaxmarl_echelon.config_sources import config_directory
 from jaxmarl_echelon.envs.check_env import check_env, random_actions
 from jaxmarl_echelon.envs.echelon import commands
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import HEAVY, LIGHT, MEDIUM, PRIMARY, SCOUT
-from jaxmarl_echelon.envs.echelon.env import make
+from jaxmarl_echelon.envs.echelon.make import make
 from jaxmarl_echelon.envs.echelon.rewards import make_battle_reward
 from jaxmarl_echelon.envs.echelon.terrain.layout import check_size
 from jaxmarl_echelon.training.acting.controllers import find_script

@@ -1,7 +1,5 @@
 """The scripted opponent: where it goes, what it shoots at, how it gets free, its handicap."""
 
-from types import SimpleNamespace
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +7,7 @@ import pytest
 from echelon_battles import flat_bank, make_battle, make_mechs, make_params, make_state
 
 from jaxmarl_echelon.envs.echelon import commands
+from jaxmarl_echelon.envs.echelon.battle.simulation import BattleSimulation
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import (
     ACTIONS,
     FORWARD,
@@ -25,7 +24,8 @@ from jaxmarl_echelon.envs.echelon.battle.unit_tables import (
     VERTICAL,
     YAW_RATE,
 )
-from jaxmarl_echelon.envs.echelon.observing.contacts import MechSides
+from jaxmarl_echelon.envs.echelon.battle_interface import BattleInterface
+from jaxmarl_echelon.envs.echelon.observing.layout import make_layout
 from jaxmarl_echelon.envs.echelon.scripts.heuristic import make_heuristic
 
 
@@ -33,13 +33,9 @@ class Stage:
     """One blue mech against one red one, or several, on flat ground with the zone at (20, 20)."""
 
     def __init__(self, teams=(1, 1), boxes=(), moves=True):
-        sides = jnp.asarray(np.repeat([0, 1], teams), jnp.int32)
-        self.env = SimpleNamespace(
-            teams=teams,
-            bank=flat_bank(boxes=boxes),
-            sides=lambda params: MechSides(sides, params.pack, params.classes),
-        )
-        self.policies = [make_heuristic(self.env, side, moves=moves) for side in (0, 1)]
+        simulation = BattleSimulation(bank=flat_bank(boxes=boxes), teams=teams)
+        interface = BattleInterface(simulation, make_layout(max(teams)))
+        self.policies = [make_heuristic(interface, side, moves=moves) for side in (0, 1)]
         self._act = [jax.jit(policy.act) for policy in self.policies]
 
     def act(self, position, classes, side=0, key=0, memory=None, fire=1.0, contacts=None, **mechs):

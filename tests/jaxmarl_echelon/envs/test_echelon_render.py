@@ -328,7 +328,7 @@ def test_names_cannot_close_the_data_element(viewer, recorded, tmp_path):
 def javascript(page: str, code: str):
     """Runs JavaScript that uses the page's scripts, and returns its output parsed from JSON."""
     scripts = "\n".join(
-        (resources.files("jaxmarl_echelon.envs.echelon") / "page" / f"{name}.js").read_text()
+        (resources.files("jaxmarl_echelon.envs.echelon.view") / "page" / f"{name}.js").read_text()
         for name in replay.SCRIPTS
     )
     program = f'"use strict";\n{scripts}\nconst recording = new Recording({json.dumps(embedded(page))});\n'

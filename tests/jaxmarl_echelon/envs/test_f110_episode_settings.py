@@ -9,7 +9,7 @@ import pytest
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from jaxmarl_echelon.envs.f110.env import make
+from jaxmarl_echelon.envs.f110.make import make
 from jaxmarl_echelon.envs.f110.rewards import make_reward
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
@@ -193,7 +193,7 @@ def test_make_raises_the_same_errors(env, index):
         ({"reward": {"terminals": {"timeout": 0}}}, ["terminals", "terminal"]),
         ({"reward": {"progress": {"weight": 0}}}, ["progress", "terminal"]),
         ({"reward": {"terminal": {"crash": 0}}}, ["terminal.crash", "target_crash"]),
-        ({"reward": {"terminal": {"timeout": "none"}}}, ["terminal.timeout", "a number"]),
+        ({"reward": {"terminal": {"timeout": "none"}}}, ["terminal.timeout", "a finite number"]),
         ({"reward": {"terminal": 5}}, ["reward.terminal=5", "mapping"]),
         ({"reward": [1]}, ["reward=[1]", "mapping"]),
     ],

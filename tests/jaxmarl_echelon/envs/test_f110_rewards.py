@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from jaxmarl_echelon.envs.f110.rewards import COMPONENTS, OUTCOMES, CarRewardInputs, make_reward
+from jaxmarl_echelon.envs.f110.results import OUTCOMES
+from jaxmarl_echelon.envs.f110.rewards import COMPONENTS, CarRewardInputs, make_reward
 
 PRESETS = Path(__file__).parents[3] / "conf" / "reward"
 NAMES = ("gaplock_full", "gaplock_simple", "gaplock_original", "centerline_racing")

@@ -20,11 +20,30 @@ from jaxmarl_echelon.training.program import round_robin
 from jaxmarl_echelon.training.program.program import make_program
 
 
+class Fickle(Duel):
+    """Blue wins equal choices or different ones, by what an episode's number and two draws say together."""
+
+    def evaluation_params(self, params, index):
+        return params | {"pay": jnp.where(index % 3 == 0, -params["pay"], params["pay"])}
+
+    def reset(self, key, params):
+        state, time = super().reset(key, params)
+        return state.replace(lead=jax.random.choice(key, jnp.array([-0.5, 0.5]))), time
+
+    def step(self, key, state, actions, params):
+        """Only the last choices count."""
+        side = jnp.sign(state.lead) * jax.random.choice(key, jnp.array([-1.0, 1.0]))
+        return super().step(key, state, actions, params | {"pay": params["pay"] * side * (state.left == 1)})
+
+
 def test_policies_and_scripts_meet_in_both_roles():
-    """One that always chooses 0, one that always chooses 1, and a script: blue wins equal choices."""
+    """One that always chooses 0, one that always chooses 1, and a script, in the same games.
+
+    Blue wins equal choices in some games, which are the same for every pair, different ones in others.
+    """
     algo = PPOConfig(horizon=4, widths=(4,), num_minibatches=1, epochs=1)
     run = {"total_env_steps": 1000, "num_envs": 4, "controllers": {"red": "shared:blue"}}
-    program = make_program(RunConfig(env=Duel(), algo=algo, curriculum=constant_curriculum, **run))
+    program = make_program(RunConfig(env=Fickle(), algo=algo, curriculum=constant_curriculum, **run))
     agent = program.agents["blue"]
     policy = agent.policy_state(agent.init(jax.random.key(0)))
 
@@ -46,9 +65,12 @@ def test_policies_and_scripts_meet_in_both_roles():
     )
     found = np.asarray(play(jax.random.key(1)))
     agree = np.array([[1, 0, 0], [0, 1, 1], [0, 1, 1]])
-    np.testing.assert_array_equal(found, np.broadcast_to(agree[..., None], (3, 3, 8)))
-    np.testing.assert_array_equal(round_robin.count_results(found)[..., 2], 8 * (1 - agree))
-    np.testing.assert_array_equal(round_robin.mean_scores(found), agree)
+    equal = found[0, 0]
+    assert set(equal) == {0.0, 1.0}
+    np.testing.assert_array_equal(found, np.where(agree[..., None], equal, 1 - equal))
+    won = np.where(agree, equal.sum(), 8 - equal.sum())
+    np.testing.assert_array_equal(round_robin.count_results(found)[..., 2], 8 - won)
+    np.testing.assert_array_equal(round_robin.mean_scores(found), won / 8)
 
 
 def leaves(tree):

@@ -289,7 +289,7 @@ def test_a_replay_per_agent_is_counted_as_often_as_there_are_agents():
 
 
 def test_learners_per_agent_cannot_be_shared():
-    with pytest.raises(ValueError, match="^controllers.prey=shared:hunter: hunter has a learner per agent"):
+    with pytest.raises(ValueError, match="^controllers.prey=shared:hunter: hunter has one learner per agent"):
         run_of(
             probes.Rivals(),
             LEARNERS["sac"](),

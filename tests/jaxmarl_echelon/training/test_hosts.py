@@ -147,12 +147,12 @@ def test_signals_and_a_kill(repository, tmp_path):
 
 
 PROCESS = """
-from jaxmarl_echelon.collection import collect_rarely
-collect_rarely()
+from jaxmarl_echelon.collection import raise_gc_thresholds
+raise_gc_thresholds()
 import sys
 from jaxmarl_echelon import processes
 number, port, waits = int(sys.argv[1]), sys.argv[2], sys.argv[3] == "waits"
-processes.start({
+processes.join_processes({
     "coordinator_address": f"127.0.0.1:{port}", "num_processes": 2, "process_id": number,
     "heartbeat_timeout_seconds": 3,
 })
@@ -160,9 +160,9 @@ print("up", flush=True)
 while True:
     if waits:
         try:
-            processes.any_of(False)
+            processes.any_process(False)
         except Exception as error:
-            assert processes.lost(error), error
+            assert processes.is_connection_lost(error), error
 """
 
 
@@ -210,7 +210,7 @@ def wait_for_a_later_checkpoint(run: Path, step: int, hosts) -> None:
     raise AssertionError("no checkpoint within two minutes")
 
 
-@pytest.mark.parametrize(("number", "words"), [(1, "nobody answered within 2 s"), (0, "no start within 2 s")])
+@pytest.mark.parametrize(("number", "words"), [(1, "no answer within 2 s"), (0, "no start within 2 s")])
 def test_unreachable_processes_are_reported_in_one_line(repository, tmp_path, number, words):
     setting = joined(free_port(), number, initialization_timeout=2)
     where = tmp_path / "here"

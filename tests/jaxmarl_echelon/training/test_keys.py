@@ -133,7 +133,7 @@ def test_games_of_finished_policies_have_a_stream_of_their_own(monkeypatch):
         evaluate_with_controllers=played, world=(), env=SimpleNamespace(spec=None), controllers=dict
     )
     loaded = (None, None, None, stub, Acting({}))
-    monkeypatch.setattr(exploit.evaluate, "load_run", lambda *_: loaded)
+    monkeypatch.setattr(exploit.run_loading, "load_run", lambda *_: loaded)
     monkeypatch.setattr(exploit, "exploit_scores", lambda spec, chosen, finished: finished)
     entrants = {"a policy": jnp.zeros(1)}, stub, None
     monkeypatch.setattr(exploit.tournament, "load_entrants", lambda *_: entrants)

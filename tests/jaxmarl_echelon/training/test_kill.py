@@ -14,9 +14,9 @@ import pytest
 from jaxmarl_echelon import checkpoints
 
 RUN = """
-from jaxmarl_echelon.collection import collect_rarely
+from jaxmarl_echelon.collection import raise_gc_thresholds
 
-collect_rarely()
+raise_gc_thresholds()
 
 import sys
 from pathlib import Path
@@ -25,9 +25,9 @@ import probes
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.command_line import use_compilation_cache
-from jaxmarl_echelon.curricula.base import fixed
+from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.tracking.base import Tracker
-from jaxmarl_echelon.training import loop
+from jaxmarl_echelon.training.host import loop
 from jaxmarl_echelon.training.config.build import RunConfig
 from jaxmarl_echelon.training.program.program import make_program
 
@@ -36,7 +36,7 @@ folder = Path(sys.argv[1])
 config = RunConfig(
     env=probes.TimeLimit(horizon=5),
     algo=PPOConfig(horizon=4, epochs=1, num_minibatches=1, widths=(64, 64)),
-    curriculum=fixed,
+    curriculum=constant_curriculum,
     total_env_steps=10**9,
     num_envs=8,
     eval_every=1,
@@ -46,17 +46,17 @@ config = RunConfig(
     episode_rows=8,
 )
 begun = (folder / "checkpoints" / "latest").exists()
-resume = checkpoints.find(folder, "latest") if begun else None
+resume = checkpoints.find_checkpoint(folder, "latest") if begun else None
 print("ready", flush=True)
-loop.train(config, make_program(config), {"seed": 0}, folder, Tracker({}), resume)
+loop.train_run(config, make_program(config), {"seed": 0}, folder, Tracker({}), resume)
 """
 
 
 # The same protocol without a run: checkpoints of a few arrays, as fast as they can be written.
 WRITER = """
-from jaxmarl_echelon.collection import collect_rarely
+from jaxmarl_echelon.collection import raise_gc_thresholds
 
-collect_rarely()
+raise_gc_thresholds()
 
 import sys
 from pathlib import Path
@@ -67,13 +67,13 @@ from jaxmarl_echelon import checkpoints
 
 folder = Path(sys.argv[1])
 begun = (folder / "checkpoints" / "latest").exists()
-step = checkpoints.metadata(checkpoints.find(folder, "latest"))["step"] if begun else 0
+step = checkpoints.read_metadata(checkpoints.find_checkpoint(folder, "latest"))["step"] if begun else 0
 print("ready", flush=True)
 while True:
     step += 32
     state = {"updates": np.int32(step // 32), "weights": np.full((200, 1000), step, np.float32)}
     facts = {"step": step, "updates": step // 32}
-    checkpoints.save(folder / "checkpoints", ("latest", "best_eval"), state, facts)
+    checkpoints.save_checkpoint(folder / "checkpoints", ("latest", "best_eval"), state, facts)
 """
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -299,6 +300,20 @@ def test_episodes_of_an_earlier_stage_do_not_make_the_best_checkpoint_of_a_later
     assert score(0, 1.0) == score(config.window + config.num_envs - 1, 1.0) == []
     assert score(config.window + config.num_envs, 0.25) == ["best_training"]
     assert kept.progress.best["best_training"] == [1.0, 0.25]
+
+
+def test_a_change_of_stage_is_told_with_the_success_that_decided_it(tmp_path):
+    """Not with that of the rolling window, which holds episodes of other stages too."""
+    events = []
+    tracker = SimpleNamespace(event=lambda step, text: events.append(text))
+    program = make_program(configure())
+    staged = program._replace(curriculum=program.curriculum._replace(stages=("easy", "hard")))
+    kept = run_record.RunRecord(configure(), staged, {}, tmp_path, tracker, run_record.RunProgress())
+    for stage, decided in ((1, 0.75), (0, 0.125), (1, float("nan"))):
+        shown = {"current_stage": stage, "decided_success": decided}
+        kept._stage({f"curriculum/{name}": x for name, x in shown.items()} | {"train/success_rate": 0.5})
+    moves = ["phase 0 -> 1: hard (success 75 %)", "back: phase 1 -> 0: easy (success 12 %)"]
+    assert events == [*moves, "phase 0 -> 1: hard"]
 
 
 def test_a_run_does_not_continue_in_an_environment_that_behaves_otherwise(tmp_path):

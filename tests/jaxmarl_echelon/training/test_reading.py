@@ -44,7 +44,7 @@ WRONG = [
     ("ablate=5", ["ablate=5"]),
     ("variants=3", ["variants=3"]),
     ("variants={..: {env.spawn_speed: 0.1}}", ["variants..."]),
-    ("run_name=../../etc", ["run_name=../../etc", "name of a folder"]),
+    ("run_name=../../etc", ["run_name=../../etc", "a folder name"]),
     ("run_name=..", ["run_name=.."]),
     ("run_name=a/b", ["run_name=a/b"]),
     ("run_name=''", ["run_name="]),

@@ -124,7 +124,7 @@ def test_changeable_settings_are_applied(plain_run, changes):
         ("algos.attacker.widths=[8]", ["algos.attacker.widths"]),
         ("env.lidar_beams=13", ["env.lidar_beams=13", "more than numbers"]),
         ("env.max_steps=99", ["env.max_steps=99"]),
-        ("env.integrator=euler", ["env.integrator=euler", "no number"]),
+        ("env.integrator=euler", ["env.integrator=euler", "is not a number"]),
         ("env.dt=0.005", ["env.dt=0.005"]),
         ("env.map=track:3", ["env.map=track:3"]),
         ("env.observe_time=true", ["env.observe_time=True"]),

@@ -132,10 +132,10 @@ def test_the_rollout_has_no_collective_and_a_minibatch_one(ran, read_collectives
     gradients = [one for one in sums if one.bytes >= 4 * number_of_parameters(config)]
     steps = config.algo.epochs * config.algo.num_minibatches if name != "a2c" else 1
     assert sum(one.times for one in gradients) == steps
-    # Per update besides: counts of episodes, of quarantines and of environments with any, in one; and of the
-    # rows that live where probabilities are drawn from.
+    # Per update besides: counts of quarantines and of environments with any, in one; and of the rows that
+    # live where probabilities are drawn from.
     others = [one for one in sums if one not in gradients]
-    assert all(one.times == 1 and one.bytes <= 12 for one in others)
+    assert all(one.times == 1 and one.bytes <= 8 for one in others)
     assert len(others) == (2 if name == "ppo_rnn" else 1)
     # One gather of what ended per dtype, not one per array.
     gathers = [one for one in found if one.kind == "all-gather"]

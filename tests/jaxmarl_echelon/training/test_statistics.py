@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from algos import collectives
 from jaxmarl_echelon.envs.base import EnvSpec, Role
 from jaxmarl_echelon.envs.episodes import Finished
 from jaxmarl_echelon.envs.results import Result
@@ -39,6 +40,24 @@ def test_the_first_or_newest_episodes_are_picked_in_order(chance, newest):
         np.testing.assert_array_equal(found.finished.length[: expected.size], expected)
         np.testing.assert_array_equal(found.finished.tags["tag"][: expected.size], -expected)
         assert int(found.number) == true.size
+
+
+@pytest.mark.parametrize("newest", [False, True])
+def test_shards_count_all_episodes_and_quarantines(newest):
+    """Four shards of ten environments, the first of which has more episodes than are picked."""
+    mask = np.random.default_rng(0).random((12, 40)) < np.repeat([0.9, 0.02, 0.0, 0.3], 10)
+    parts = jnp.asarray(mask.reshape(12, 4, 10).swapaxes(0, 1))
+
+    def follow(part):
+        found = episode_statistics.select_finished(finished(part), 7, newest=newest)
+        return found.place, found.number, episode_statistics.quarantine_metrics(part)
+
+    place, number, counts = jax.vmap(follow, axis_name=collectives.HERE)(parts)
+    true = np.flatnonzero(mask)
+    for shard in range(4):
+        np.testing.assert_array_equal(place[shard], true[-7:] if newest else true[:7])
+    assert set(number.tolist()) == set(counts["train/quarantined"].tolist()) == {true.size}
+    assert set(counts["train/quarantined_environments"].tolist()) == {int(mask.any(0).sum())}
 
 
 def test_selecting_finished_episodes_takes_little_memory():

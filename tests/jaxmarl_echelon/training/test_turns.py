@@ -15,10 +15,11 @@ from jaxmarl_echelon.envs.check_env import check_env
 from jaxmarl_echelon.envs.episodes import EpisodeTask
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames.env import ROLE, TextGame
-from jaxmarl_echelon.envs.textgames.games import tictactoe
+from jaxmarl_echelon.envs.textgames.games import liarsdice, tictactoe
 from jaxmarl_echelon.envs.textgames.rules import GameRules, winner_scores
 from jaxmarl_echelon.training.acting import controllers
 from jaxmarl_echelon.training.config.build import RunConfig
+from jaxmarl_echelon.training.program import evaluation
 from jaxmarl_echelon.training.program.program import make_program
 from jaxmarl_echelon.training.rollouts import collect, turn_based
 from jaxmarl_echelon.training.rollouts.spec import RolloutSpec
@@ -312,3 +313,17 @@ def test_memory_follows_own_decisions_in_training_and_in_evaluation():
     games, lengths = jax.device_get(both(jax.random.key(5)))
     assert games["number"] == 8 and (games["length"][:8] == 12).all()
     np.testing.assert_array_equal(lengths, 12)
+
+
+@pytest.mark.parametrize(("opponent", "seats", "played"), [("random", 2, 8), ("random", 3, 9), (None, 3, 7)])
+def test_evaluations_give_a_policy_every_seat_equally_often(opponent, seats, played):
+    """Seven episodes that are asked for become whole rounds of the seats; who has all of them needs none."""
+    env = liarsdice.make(seats=seats, dice=1, faces=2, opponent=opponent)
+    algo = PPOConfig(horizon=2, widths=(4,), num_minibatches=1, epochs=1)
+    program = make_program(RunConfig(env, algo, constant_curriculum, 64, num_envs=4, eval_episodes=7))
+
+    def play(key):
+        return program.evaluate(program.init(key), key).present[ROLE]
+
+    assert jax.eval_shape(play, jax.random.key(0)).shape == (played, seats)
+    assert evaluation.whole_seat_rounds(env, 18) == 18

@@ -22,7 +22,7 @@ from jaxmarl_echelon.envs.echelon.missions.pay.decision import (
     read_order_terms,
 )
 from jaxmarl_echelon.envs.echelon.missions.scenarios.ground import ScenarioGround
-from jaxmarl_echelon.envs.echelon.missions.types import MissionParams, MissionState, Order, Scenario
+from jaxmarl_echelon.envs.echelon.missions.state import MissionParams, MissionState, Order, Scenario
 from jaxmarl_echelon.envs.echelon.missions.verbs.registry import Registry
 from jaxmarl_echelon.envs.echelon.missions.verbs.verb import ACTS
 from jaxmarl_echelon.envs.echelon.observing.observe import Senses

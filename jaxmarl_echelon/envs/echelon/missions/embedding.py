@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from jaxmarl_echelon.envs.echelon.battle import vectors
 from jaxmarl_echelon.envs.echelon.missions.measures import squads
-from jaxmarl_echelon.envs.echelon.missions.types import PARAMETERS, Order
+from jaxmarl_echelon.envs.echelon.missions.state import PARAMETERS, Order
 
 # Distance that maps to 1, voxels.
 FARTHEST = 200.0

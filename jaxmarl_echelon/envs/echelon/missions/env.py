@@ -1,26 +1,18 @@
 """Environment: squads of mechs carry out mission orders in voxel terrain."""
 
-import dataclasses
 from collections.abc import Mapping
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_echelon.envs.base import EnvSpec, Role, ScriptedPolicy, TimeStep
-from jaxmarl_echelon.envs.echelon import assistance, commands
+from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, ScriptedPolicy, TimeStep
+from jaxmarl_echelon.envs.echelon import commands
 from jaxmarl_echelon.envs.echelon.battle.simulation import BattleSimulation
-from jaxmarl_echelon.envs.echelon.battle.state import (
-    BLUE,
-    MESSAGE,
-    NO_MECH,
-    TEAMS,
-    Battle,
-    EchelonParams,
-    EchelonState,
-)
+from jaxmarl_echelon.envs.echelon.battle.state import BLUE, TEAMS, EchelonParams
 from jaxmarl_echelon.envs.echelon.battle.surroundings import chassis_of
-from jaxmarl_echelon.envs.echelon.env import Echelon
+from jaxmarl_echelon.envs.echelon.battle_interface import BattleInterface
 from jaxmarl_echelon.envs.echelon.missions import embedding, results
 from jaxmarl_echelon.envs.echelon.missions.course import MissionEvaluator
 from jaxmarl_echelon.envs.echelon.missions.measures import staging
@@ -32,14 +24,13 @@ from jaxmarl_echelon.envs.echelon.missions.scenarios.deploy import deploy_mechs
 from jaxmarl_echelon.envs.echelon.missions.scenarios.draw import ScenarioLimits, draw_scenario
 from jaxmarl_echelon.envs.echelon.missions.scenarios.ground import ScenarioGround
 from jaxmarl_echelon.envs.echelon.missions.script import make_mission_script
+from jaxmarl_echelon.envs.echelon.missions.state import MissionParams, MissionState, Scenario
 from jaxmarl_echelon.envs.echelon.missions.turns import pick_by_weight, pick_shuffled
-from jaxmarl_echelon.envs.echelon.missions.types import MissionParams, MissionState, Scenario
 from jaxmarl_echelon.envs.echelon.missions.view.render import MissionViewer
-from jaxmarl_echelon.envs.echelon.observing.layout import CONTACTS, ObservationLayout
-from jaxmarl_echelon.envs.echelon.observing.observe import Senses, observe_mechs, place_of
+from jaxmarl_echelon.envs.echelon.observing.layout import ObservationLayout
+from jaxmarl_echelon.envs.echelon.observing.observe import Senses
 from jaxmarl_echelon.envs.echelon.scripts import baselines
 from jaxmarl_echelon.envs.echelon.settings import PERIOD
-from jaxmarl_echelon.envs.echelon.settings import SettingLimits as BattleLimits
 from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank
 from jaxmarl_echelon.envs.results import COMPONENT
 from jaxmarl_echelon.envs.spaces import Box
@@ -48,7 +39,7 @@ from jaxmarl_echelon.envs.spaces import Box
 DEAD_SEE = ("self", "mission")
 
 
-class EchelonMissions(Echelon):
+class EchelonMissions(Environment):
     """Blue carries out a mission order, red an opposing one; both can succeed. See `make` for the settings.
 
     The battle, its observations and actions are those of `Echelon`. Observations have an additional block
@@ -58,16 +49,24 @@ class EchelonMissions(Echelon):
     Reference: docs/reference/echelon.md 15.
 
     Attributes:
+      spec: roles, spaces, outcomes.
+      interface: the battle with the actions and observations of its mechs.
+      teams: mechs of blue and of red.
+      layout: layout of an observation.
+      blocks: its blocks per role, for encoders.
       registry: the verbs.
       ground: terrain data of scenarios.
+      endings: names of the ways in which an episode can end.
+      baselines: scripts to compare a learner with.
+      controllers: default controller of each role.
+      viewer: draws evaluations.
     """
 
     endings = results.MISSION_ENDINGS
 
     def __init__(
         self,
-        simulation: BattleSimulation,
-        layout: ObservationLayout,
+        interface: BattleInterface,
         ground: ScenarioGround,
         frame: MissionLimits,
         params: MissionParams,
@@ -76,24 +75,36 @@ class EchelonMissions(Echelon):
         """Assembles the environment.
 
         Args:
-          simulation: the battle, with a hit log.
-          layout: layout of an observation.
+          interface: the battle, whose simulation keeps a hit log, and its layout of an observation.
           ground: terrain data of scenarios.
           frame: bounds that settings are checked against.
           params: default parameters.
           task: `(settings) -> params`, for curricula.
         """
-        limits = BattleLimits(simulation.bank.zone.shape[0], simulation.teams, layout["pack"].shape[0])
-        super().__init__(simulation, frame.reward, layout, limits, params.echelon)
+        self.interface, self.reward = interface, frame.reward
+        self.teams, self.layout = interface.teams, interface.layout
         self.registry, self.ground = frame.registry, ground
         self._params, self._task = params, task
-        self.spec = _spec(self.teams, layout, frame, int(params.echelon.max_decisions))
+        self.spec = _spec(self.teams, self.layout, frame, int(params.echelon.max_decisions))
+        self.blocks = dict.fromkeys(TEAMS, self.layout.blocks)
+        self.baselines = baselines.BASELINES
+        self.controllers = {"blue": "learner", "red": "heuristic"}
         self.viewer = MissionViewer(self, results.MISSION_OUTCOMES, PERIOD)
+
+    @property
+    def bank(self) -> TerrainBank:
+        """The terrains."""
+        return self.interface.bank
+
+    @property
+    def simulation(self) -> BattleSimulation:
+        """The battle."""
+        return self.interface.simulation
 
     @property
     def scripts(self) -> dict[str, ScriptedPolicy]:
         """Scripted policies, `NAME_blue` and `NAME_red`."""
-        return baselines.make_battle_scripts(self, make_mission_script)
+        return baselines.make_battle_scripts(self.spec, partial(make_mission_script, self))
 
     @property
     def world(self) -> tuple[TerrainBank, ScenarioGround]:
@@ -102,7 +113,11 @@ class EchelonMissions(Echelon):
 
     def _place_world(self, world: tuple[TerrainBank, ScenarioGround]) -> None:
         bank, self.ground = world
-        self.simulation = dataclasses.replace(self.simulation, bank=bank)
+        self.interface = self.interface.with_bank(bank)
+
+    def default_params(self) -> MissionParams:
+        """Returns the configured parameters."""
+        return self._params
 
     def task_params(self, given: Mapping) -> MissionParams:
         """Returns the default parameters with some of `make`'s settings changed.
@@ -148,28 +163,20 @@ class EchelonMissions(Echelon):
         battle_params = self.battle_params(drawn.scenario, params)
         battle = self.simulation.opened(index, deploy_mechs(key_start, drawn, self.simulation, battle_params))
         size = sum(self.teams)
-        opening = _opening(battle, size)
+        opening, senses = self.interface.begin(battle), self.interface.sense(battle, battle_params)
         state, verdict = self.course.opening(opening, drawn.scenario, battle_params, params)
         unpaid = {name: jnp.zeros(size, jnp.float32) for name in self.reward.names}
-        return self._report(state, params, self.senses(battle, battle_params), verdict, unpaid, unpaid)
+        return self._report(state, params, senses, verdict, unpaid, unpaid)
 
     def step(
         self, key: jax.Array, state: MissionState, actions: dict[str, jax.Array], params: MissionParams
     ) -> tuple[MissionState, TimeStep]:
         """Advances one decision of 0.25 s; both teams act at once."""
-        before, battle_params = state.echelon.battle.mechs, self.battle_params(state.scenario, params)
-        given = jnp.concatenate([actions[team] for team in TEAMS])
-        read = commands.parse_actions(given, state.echelon.contacts, before.alive, jnp.asarray(self._team))
-        battle = state.echelon.battle.replace(mechs=before.replace(focus=read.focus))
-        battle = self.simulation.decide(key, battle, read.commands, battle_params)
-        after = state.echelon.replace(
-            battle=battle,
-            decision=state.echelon.decision + 1,
-            messages=read.messages,
-            sort=read.sort,
-            hostile_only=read.hostile_only,
-        )
-        senses, status = self.senses(battle, battle_params), read.commands[:, commands.STATUS_REPORT]
+        battle_params = self.battle_params(state.scenario, params)
+        parsed = self.interface.parse_actions(state.echelon, actions)
+        after = self.interface.decide(key, state.echelon, parsed, battle_params)
+        senses = self.interface.sense(after.battle, battle_params)
+        status = parsed.commands[:, commands.STATUS_REPORT]
         state, verdict, due, said = self.course.advance(state, after, status, senses, battle_params, params)
         paid, said = (self.reward(params.echelon.reward, one, self.reward.init())[0] for one in (due, said))
         return self._report(state, params, senses, verdict, paid, said)
@@ -180,22 +187,12 @@ class EchelonMissions(Echelon):
         """Returns the state with its contacts and the time step; `paid` are rewards, `said` is logged."""
         battle_params = self.battle_params(state.scenario, params)
         battle, over = state.echelon.battle, verdict.over
-        chassis = chassis_of(battle_params)
         order = staging.present_orders(state.scenario.orders, state.echelon.decision)
-        tons = chassis.tonnage
+        tons = chassis_of(battle_params).tonnage
         told = observe_objective(order, state.by_team, battle.mechs, tons, senses.visible, self.teams)
         mission = embedding.embed_orders(order, battle.mechs.position, len(self.registry.verbs), self.teams)
-        observations, contacts = observe_mechs(
-            self.layout,
-            state.echelon,
-            battle_params,
-            self.sides(battle_params),
-            chassis,
-            senses,
-            place_of(self.bank, battle.map_index),
-            told,
-            {"mission": mission},
-            DEAD_SEE,
+        observations, contacts = self.interface.observe(
+            state.echelon, battle_params, senses, told, {"mission": mission}, DEAD_SEE
         )
         echelon = state.echelon.replace(
             contacts=contacts,
@@ -205,16 +202,17 @@ class EchelonMissions(Echelon):
         )
         state, present = state.replace(echelon=echelon), state.scenario.present
         info = self._info(state, params, verdict) | self._paid_to_blue(said, present)
+        by_role = self.interface.split_by_role
         return state, TimeStep(
-            obs=self._by_role(observations),
-            reward=self._by_role(sum(paid.values(), jnp.zeros(present.shape, jnp.float32))),
-            terminated=self._by_role(present & over),
-            truncated=self._by_role(jnp.zeros_like(present)),
-            alive=self._by_role(battle.mechs.alive & ~over),
+            obs=by_role(observations),
+            reward=by_role(sum(paid.values(), jnp.zeros(present.shape, jnp.float32))),
+            terminated=by_role(present & over),
+            truncated=by_role(jnp.zeros_like(present)),
+            alive=by_role(battle.mechs.alive & ~over),
             action_mask={},
             over=over,
             info=info,
-            present=self._by_role(present),
+            present=by_role(present),
         )
 
     def _info(self, state: MissionState, params: MissionParams, verdict: Verdict) -> dict[str, jax.Array]:
@@ -241,21 +239,6 @@ class EchelonMissions(Echelon):
         blue = self.teams[BLUE]
         count = jnp.maximum(jnp.sum(present[:blue]), 1)
         return {f"{COMPONENT}{name}": jnp.sum(value[:blue]) / count for name, value in paid.items()}
-
-
-def _opening(battle: Battle, size: int) -> EchelonState:
-    return EchelonState(
-        battle=battle,
-        decision=jnp.int32(0),
-        score=jnp.zeros(len(TEAMS), jnp.float32),
-        messages=jnp.zeros((size, MESSAGE), jnp.float32),
-        contacts=jnp.full((size, CONTACTS), NO_MECH, jnp.int32),
-        sort=jnp.zeros(size, jnp.int32),
-        hostile_only=jnp.zeros(size, bool),
-        waypoint=jnp.full((size, 2), assistance.NOWHERE),
-        outcome=jnp.int32(results.RUNNING),
-        ending=jnp.int32(results.RUNNING),
-    )
 
 
 def _spec(teams, layout: ObservationLayout, frame: MissionLimits, limit: int) -> EnvSpec:

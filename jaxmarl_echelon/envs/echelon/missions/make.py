@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from jaxmarl_echelon.envs import settings as readers
 from jaxmarl_echelon.envs.echelon.battle.simulation import BattleSimulation
+from jaxmarl_echelon.envs.echelon.battle_interface import BattleInterface
 from jaxmarl_echelon.envs.echelon.missions import embedding
 from jaxmarl_echelon.envs.echelon.missions.env import EchelonMissions
 from jaxmarl_echelon.envs.echelon.missions.parameters import MissionLimits, build_mission_params
@@ -14,7 +15,7 @@ from jaxmarl_echelon.envs.echelon.missions.verbs.registry import read_verbs
 from jaxmarl_echelon.envs.echelon.observing.layout import make_layout
 from jaxmarl_echelon.envs.echelon.rosters import read_roster
 from jaxmarl_echelon.envs.echelon.settings import SUBSTEPS
-from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank, terrain_bank
+from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank, generate_terrain
 from jaxmarl_echelon.envs.rewards import Reward
 
 
@@ -58,14 +59,10 @@ def make(reward: Reward, *, bank: TerrainBank | None = None, **given) -> Echelon
         logged=True,
     )
     ground = make_scenario_ground(bank, chosen.ground.coverage_cell)
-    return EchelonMissions(simulation, layout, ground, frame, params, task)
+    return EchelonMissions(BattleInterface(simulation, layout), ground, frame, params, task)
 
 
 def _terrain(ground: MissionGround, team_size: int) -> TerrainBank:
     types = [name for name, weight in ground.terrain.items() if weight > 0]
     biomes = ground.biomes or draw_biomes(ground.maps, ground.map_seed, types, ground.los_complexity)
-    seeds = range(ground.map_seed, ground.map_seed + ground.maps)
-    try:
-        return terrain_bank(seeds, ground.size, biomes=biomes, team_size=team_size, cache=ground.cache)
-    except ValueError as error:
-        raise ValueError(f"env.{str(error).removeprefix('env.')}") from None
+    return generate_terrain(ground, biomes, team_size)

@@ -10,7 +10,7 @@ from jaxmarl_echelon.envs.echelon import zone
 from jaxmarl_echelon.envs.echelon.battle.state import Mechs
 from jaxmarl_echelon.envs.echelon.missions.measures import squads
 from jaxmarl_echelon.envs.echelon.missions.measures.facts import CAPTURE
-from jaxmarl_echelon.envs.echelon.missions.types import Order, TeamFacts
+from jaxmarl_echelon.envs.echelon.missions.state import Order, TeamFacts
 from jaxmarl_echelon.envs.echelon.observing.observe import ObjectiveStatus
 
 

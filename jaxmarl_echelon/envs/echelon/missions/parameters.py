@@ -22,7 +22,7 @@ from jaxmarl_echelon.envs.echelon.missions.settings import (
     ScenarioSettings,
     read_named_weights,
 )
-from jaxmarl_echelon.envs.echelon.missions.types import PARAMETERS, MissionParams, MissionWeights
+from jaxmarl_echelon.envs.echelon.missions.state import PARAMETERS, MissionParams, MissionWeights
 from jaxmarl_echelon.envs.echelon.missions.verbs.levels import list_squad_orders
 from jaxmarl_echelon.envs.echelon.missions.verbs.registry import Registry
 from jaxmarl_echelon.envs.echelon.missions.verbs.verb import AWARENESS, DISPOSITIONS

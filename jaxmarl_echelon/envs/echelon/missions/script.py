@@ -13,7 +13,7 @@ from jaxmarl_echelon.envs.base import ScriptedPolicy
 from jaxmarl_echelon.envs.echelon.battle import vectors
 from jaxmarl_echelon.envs.echelon.battle.state import BLUE
 from jaxmarl_echelon.envs.echelon.missions.measures import squads, staging
-from jaxmarl_echelon.envs.echelon.missions.types import CONFIRMATION
+from jaxmarl_echelon.envs.echelon.missions.state import CONFIRMATION
 from jaxmarl_echelon.envs.echelon.missions.verbs.verb import (
     ADVANCE,
     AWARENESS,
@@ -93,7 +93,7 @@ def make_mission_script(env, side: int, *, moves: bool = True) -> ScriptedPolicy
         )
         battle_params = env.battle_params(scenario, params)
         motion, action = plain.compute_team_actions(
-            env, own, brief, key, memory.motion, echelon, battle_params, moves=moves
+            env.interface, own, brief, key, memory.motion, echelon, battle_params, moves=moves
         )
         memory = MissionScriptMemory(motion, leg, alarmed, sprung)
         return memory, jnp.concatenate([action, 2.0 * _status(state, own)[:, None] - 1.0], axis=1)

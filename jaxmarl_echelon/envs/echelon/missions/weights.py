@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_echelon.envs.echelon.missions.types import COMPONENTS, VERBS
+from jaxmarl_echelon.envs.echelon.missions.state import COMPONENTS, VERBS
 
 FAMILIES = ("shaping", "objective", "terminal")
 OBJECTIVE = ("zone_control", "mission_progress")

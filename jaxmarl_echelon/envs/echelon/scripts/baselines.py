@@ -5,27 +5,24 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_echelon.envs.base import ScriptedPolicy
+from jaxmarl_echelon.envs.base import EnvSpec, ScriptedPolicy
 from jaxmarl_echelon.envs.echelon.battle.state import TEAMS
-from jaxmarl_echelon.envs.echelon.scripts.heuristic import make_heuristic
 
 BASELINES = ("random", "standing", "heuristic")
 
 
-def make_battle_scripts(
-    env, play: Callable[..., ScriptedPolicy] = make_heuristic
-) -> dict[str, ScriptedPolicy]:
-    """Returns the scripts as `NAME_blue` and `NAME_red`; `play(env, side, moves=...)` builds the first two.
+def make_battle_scripts(spec: EnvSpec, play: Callable[..., ScriptedPolicy]) -> dict[str, ScriptedPolicy]:
+    """Returns the scripts as `NAME_blue` and `NAME_red`; `play(side, moves=...)` builds the first two.
 
-    `make_heuristic` moves to the zone and shoots, `standing` stays at its start and shoots,
-    `make_random_policy` draws uniform actions, `none` sends zeros.
+    `heuristic` moves to the zone and shoots, `standing` stays at its start and shoots,
+    `random` draws uniform actions, `none` sends zeros.
     """
     found = {}
     for side, team in enumerate(TEAMS):
-        role = env.spec.role(team)
+        role = spec.role(team)
         found |= {
-            f"heuristic_{team}": play(env, side),
-            f"standing_{team}": play(env, side, moves=False),
+            f"heuristic_{team}": play(side),
+            f"standing_{team}": play(side, moves=False),
             f"random_{team}": make_random_policy(role),
             f"none_{team}": make_idle_policy(role),
         }

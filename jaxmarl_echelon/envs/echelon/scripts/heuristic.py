@@ -36,6 +36,7 @@ from jaxmarl_echelon.envs.echelon.battle.unit_tables import (
     WEAPONS,
     YAW_RATE,
 )
+from jaxmarl_echelon.envs.echelon.battle_interface import BattleInterface
 from physics.line_of_sight import is_sight_clear, passes_smoke_cloud
 from physics.voxels import Terrain
 
@@ -105,19 +106,19 @@ class NearestTarget(NamedTuple):
     painted: jax.Array
 
 
-def make_heuristic(env, side: int, *, moves: bool = True) -> ScriptedPolicy:
+def make_heuristic(interface: BattleInterface, side: int, *, moves: bool = True) -> ScriptedPolicy:
     """Returns a policy for a team; a mech may fire with probability `params.fire_probability[side]`.
 
     Args:
-      env: the environment.
+      interface: the battle, for its terrains and teams.
       side: 0 for blue, 1 for red.
       moves: False for mechs that only turn and shoot.
     """
-    own = team_members(env.teams, side)
+    own = team_members(interface.teams, side)
 
     def act(key, memory, state, params):
-        brief = TeamTask(env.bank.zone[state.battle.map_index], params.fire_probability[side])
-        return compute_team_actions(env, own, brief, key, memory, state, params, moves=moves)
+        brief = TeamTask(interface.bank.zone[state.battle.map_index], params.fire_probability[side])
+        return compute_team_actions(interface, own, brief, key, memory, state, params, moves=moves)
 
     return ScriptedPolicy(lambda: initial_heuristic_memory(own.size), act)
 
@@ -138,18 +139,26 @@ def initial_heuristic_memory(size: int) -> HeuristicMemory:
 
 
 def compute_team_actions(
-    env, own: np.ndarray, brief: TeamTask, key, memory: HeuristicMemory, state, params, *, moves: bool = True
+    interface: BattleInterface,
+    own: np.ndarray,
+    brief: TeamTask,
+    key,
+    memory: HeuristicMemory,
+    state,
+    params,
+    *,
+    moves: bool = True,
 ) -> tuple[HeuristicMemory, jax.Array]:
     """Computes the actions of a team for one decision.
 
     Args:
-      env: the environment, for its terrains and teams.
+      interface: the battle, for its terrains and teams.
       own: `[A]` mechs of the team.
       brief: their task.
       key: random key.
       memory: of the team.
-      state: the episode (`types.EchelonState`).
-      params: its parameters (`types.EchelonParams`).
+      state: the episode (`EchelonState`).
+      params: its parameters (`EchelonParams`).
       moves: False for mechs that only turn and shoot.
 
     Returns:
@@ -157,9 +166,9 @@ def compute_team_actions(
     """
     size = own.size
     key_side, key_fire = jax.random.split(key)
-    sides, mechs = env.sides(params), jax.tree.map(lambda leaf: leaf[own], state.battle.mechs)
+    sides, mechs = interface.sides(params), jax.tree.map(lambda leaf: leaf[own], state.battle.mechs)
     classes = sides.classes[own]
-    aim = _find_targets(env, state, sides, own, brief.known)
+    aim = _find_targets(interface, state, sides, own, brief.known)
     heat = mechs.heat / jnp.asarray(CHASSIS.heat_capacity)[classes]
     memory = _notice(key_side, memory, mechs.position)
     base = jnp.zeros((size, len(ACTIONS)), jnp.float32)
@@ -182,11 +191,11 @@ def compute_team_actions(
     return memory, _with_control(base, state.contacts[own] == aim.target[:, None])
 
 
-def _find_targets(env, state, sides, own: np.ndarray, known: jax.Array | None = None) -> NearestTarget:
+def _find_targets(interface, state, sides, own: np.ndarray, known: jax.Array | None = None) -> NearestTarget:
     """Finds the nearest living enemy of each of the mechs `own`, among the known ones `[A, F]`."""
     battle = state.battle
     mechs = battle.mechs
-    foes = np.setdiff1d(np.arange(sum(env.teams)), own)
+    foes = np.setdiff1d(np.arange(sum(interface.teams)), own)
     position = mechs.position[own]
     offset = mechs.position[foes][None] - position[:, None]
     there = mechs.alive[foes] if known is None else mechs.alive[foes] & known
@@ -195,7 +204,7 @@ def _find_targets(env, state, sides, own: np.ndarray, known: jax.Array | None = 
     target = jnp.asarray(foes)[nearest]
     there = mechs.position[target]
     bearing = jnp.arctan2(there[:, 1] - position[:, 1], there[:, 0] - position[:, 0])
-    terrain = Terrain(env.bank.voxels, battle.map_index, battle.overlay)
+    terrain = Terrain(interface.bank.voxels, battle.map_index, battle.overlay)
     clouds = battle.smoke.position.reshape(-1, 3), battle.smoke.left.reshape(-1) > 0
     clear = is_sight_clear(terrain, position, there)
     clear &= ~passes_smoke_cloud(position, there, *clouds, WEAPON.splash_radius[SMOKE])

@@ -130,6 +130,24 @@ def terrain_bank(
     return stack_maps(_kept(folder / f"{_name(jobs)}.npz", jobs, workers, progress))
 
 
+def generate_terrain(ground, biomes, team_size: int) -> TerrainBank:
+    """Generates the terrains of an environment's settings, or loads them from the cache.
+
+    Args:
+      ground: settings with `map_seed`, `maps`, `size` and `cache`.
+      biomes: see `terrain_bank`.
+      team_size: mechs of the larger team.
+
+    Raises:
+      ValueError: one line, for a setting with a value that is not allowed.
+    """
+    seeds = range(ground.map_seed, ground.map_seed + ground.maps)
+    try:
+        return terrain_bank(seeds, ground.size, biomes=biomes, team_size=team_size, cache=ground.cache)
+    except ValueError as error:
+        raise ValueError(f"env.{str(error).removeprefix('env.')}") from None
+
+
 def cache_folder() -> Path:
     """Returns the cache folder: `$XDG_CACHE_HOME/jaxmarl_echelon/terrain`, by default in `~/.cache`."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

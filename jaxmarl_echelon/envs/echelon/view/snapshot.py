@@ -38,7 +38,7 @@ class BattleFrame:
       zone_seconds: float32 winning score, possibly infinite.
       map_index: int16.
       decision: int16 decisions taken.
-      ending: int8 index into `outcomes.ENDINGS`, or -1 while the episode runs.
+      ending: int8 index into `results.ENDINGS`, or -1 while the episode runs.
     """
 
     position: jax.Array

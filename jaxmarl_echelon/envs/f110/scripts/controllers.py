@@ -40,9 +40,9 @@ def view_of_drivers(state, cars: Sequence[int]) -> DriverView:
 def make_gaplock_scripts(env, options: FTGOptions) -> dict[str, ScriptedPolicy]:
     """Returns the scripted policies of the adversarial task by name.
 
-    `make_gap_driver` and `ftg_attacker` follow the gap in the defender's and in the attacker's car. The
-    others fit both roles: `standing`, `make_straight_driver` at the spawn speed, uniformly
-    `make_random_driver` commands, and `make_gaussian_driver` commands around driving straight at 0.44 m/s.
+    `ftg` and `ftg_attacker` follow the gap in the defender's and in the attacker's car. The
+    others fit both roles: `standing`, `straight` at the spawn speed, uniformly
+    `random` commands, and `gaussian` commands around driving straight at 0.44 m/s.
     """
     space = env.spec.role("attacker").action
     return {

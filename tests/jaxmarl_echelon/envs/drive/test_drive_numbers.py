@@ -19,6 +19,7 @@ from jaxmarl_echelon.envs.drive.measures import realism, record, ride
 from jaxmarl_echelon.envs.drive.measures.record import StepOutcome
 from jaxmarl_echelon.envs.drive.observing import features
 from jaxmarl_echelon.envs.drive.observing.layout import ObservationConfig
+from jaxmarl_echelon.envs.drive.results import declare_drive_results, report_drive_results
 from jaxmarl_echelon.envs.drive.scenes.raw_scene import Light, Road
 from jaxmarl_echelon.envs.drive.state import RoadCondition
 from jaxmarl_echelon.envs.drive.traffic import signals
@@ -190,8 +191,8 @@ def test_comfort():
 
 def averaged(kept, name: str) -> float:
     """A declared result, averaged over the learners of a record."""
-    declared = record.declare_drive_results(("straight",), (), new_goals=False)
-    reported, one = record.report_drive_results(kept), results.find_result(declared, name)
+    declared = declare_drive_results(("straight",), (), new_goals=False)
+    reported, one = report_drive_results(kept), results.find_result(declared, name)
     values = {other.name: reported[other.entry] for other in declared if other.role}
     present = {"vehicle": jnp.ones(kept.first.shape, bool)}
     return float(results.average_result(one, *results.average_terms(declared, values, present, name)))
@@ -226,7 +227,7 @@ def test_measures_of_six_timelines():
         )
         kept, before = record.update_learner_record(kept, happening), now
         alive[5] &= step < 15
-    found = {name: float(jnp.mean(x)) for name, x in record.report_drive_results(kept).items()}
+    found = {name: float(jnp.mean(x)) for name, x in report_drive_results(kept).items()}
     expected = {
         "score": 1 / 6, "completion": 1 / 2, "collision": 2 / 3, "offroad": 1 / 6, "dnf": 1 / 6,
         "infraction": 2 / 3, "collision_all": 2 / 3, "offroad_all": 1 / 3, "collision_steps": 4 / 3,

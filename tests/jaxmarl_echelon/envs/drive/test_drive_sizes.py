@@ -24,7 +24,7 @@ def run(request):
         f"algo.core.kind={request.param}",
     ]
     composed, choices = command_line.compose_config(words)
-    assert "tuning drive/ppo_rnn_drive" in command_line.tuning_lines(composed, choices)[0]
+    assert "tuning file drive/ppo_rnn_drive" in command_line.tuning_lines(composed, choices)[0]
     return build.build_run_config(composed)
 
 

@@ -11,7 +11,7 @@ from jaxmarl_echelon.envs.echelon.missions import weights
 from jaxmarl_echelon.envs.echelon.missions.measures.facts import FactChanges
 from jaxmarl_echelon.envs.echelon.missions.pay import components
 from jaxmarl_echelon.envs.echelon.missions.pay.decision import read_order_terms
-from jaxmarl_echelon.envs.echelon.missions.types import COMPONENTS, VERBS
+from jaxmarl_echelon.envs.echelon.missions.state import COMPONENTS, VERBS
 from jaxmarl_echelon.envs.echelon.missions.verbs.registry import STANDARD, Registry
 
 LIMIT = 240.0

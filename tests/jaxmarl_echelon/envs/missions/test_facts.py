@@ -8,7 +8,7 @@ from mission_moments import SIZE, TEAMS, ZONE, log, moment, nothing, order, plac
 
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import AUTOCANNON
 from jaxmarl_echelon.envs.echelon.missions.measures import facts, squads
-from jaxmarl_echelon.envs.echelon.missions.types import CONFIRMATION
+from jaxmarl_echelon.envs.echelon.missions.state import CONFIRMATION
 
 advance = jax.jit(lambda now, mine, ours: facts.update_facts(now._replace(teams=TEAMS), mine, ours))
 

@@ -7,7 +7,7 @@ from mission_games import EAST, LIMIT, WEST
 
 from jaxmarl_echelon.envs.echelon.missions import results
 from jaxmarl_echelon.envs.echelon.missions.measures.facts import CAPTURE
-from jaxmarl_echelon.envs.echelon.missions.types import NEVER, VERBS
+from jaxmarl_echelon.envs.echelon.missions.state import NEVER, VERBS
 
 
 @pytest.mark.parametrize("verb", VERBS)

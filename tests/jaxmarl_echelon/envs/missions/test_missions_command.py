@@ -11,7 +11,7 @@ import pytest
 from jaxmarl_echelon import command_line, train
 from jaxmarl_echelon.command_line import compose_config, normalize_overrides, parse_override_value
 from jaxmarl_echelon.config_sources import Sources
-from jaxmarl_echelon.envs.echelon.missions.types import COMPONENTS
+from jaxmarl_echelon.envs.echelon.missions.state import COMPONENTS
 from jaxmarl_echelon.training.config import build
 
 RUN = ("env=echelon_missions_small", "env.maps=2", "env.terrain=urban", "curriculum=missions4")

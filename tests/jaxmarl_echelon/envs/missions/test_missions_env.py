@@ -19,8 +19,8 @@ from jaxmarl_echelon.envs.echelon.missions import results
 from jaxmarl_echelon.envs.echelon.missions.env import DEAD_SEE
 from jaxmarl_echelon.envs.echelon.missions.measures.facts import CAPTURE
 from jaxmarl_echelon.envs.echelon.missions.pay.components import POTENTIALS
-from jaxmarl_echelon.envs.echelon.missions.pay.reward import make_mission_reward
-from jaxmarl_echelon.envs.echelon.missions.types import COMPONENTS, CONFIRMATION, NEVER, PAID, VERBS
+from jaxmarl_echelon.envs.echelon.missions.rewards import make_mission_reward
+from jaxmarl_echelon.envs.echelon.missions.state import COMPONENTS, CONFIRMATION, NEVER, PAID, VERBS
 from jaxmarl_echelon.envs.echelon.missions.verbs.scout import SCOUT
 from jaxmarl_echelon.envs.echelon.observing.layout import SELF_FIELDS
 from jaxmarl_echelon.training.config import build

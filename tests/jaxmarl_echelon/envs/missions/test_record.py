@@ -6,7 +6,7 @@ import pytest
 from mission_moments import SIZE, TEAMS, nothing, scenario
 
 from jaxmarl_echelon.envs.echelon.missions.measures import facts, record, success
-from jaxmarl_echelon.envs.echelon.missions.types import NEVER, VERBS
+from jaxmarl_echelon.envs.echelon.missions.state import NEVER, VERBS
 from jaxmarl_echelon.envs.echelon.missions.verbs.registry import STANDARD, Registry
 
 REGISTRY = Registry(STANDARD)
@@ -136,7 +136,9 @@ def difference(told, went=(False, False), decision=100):
     went = jnp.array(went)
     outcome = record.compute_team_records(told)
     verb = told.scenario.orders.verb
-    value = success.base_success(REGISTRY, verb, went, success.success_parts(REGISTRY, verb, outcome))
+    value = success.base_success(
+        REGISTRY, verb, went, success.success_parts(REGISTRY, verb, outcome), outcome
+    )
     latched = told.by_team.latched
     whole = success.constrain_team_success(
         REGISTRY, told.scenario.orders, value, latched, jnp.int32(decision), outcome

@@ -8,12 +8,12 @@ from echelon_battles import flat_bank
 
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import CHASSIS, HEAVY, LIGHT, MEDIUM, SCOUT
 from jaxmarl_echelon.envs.echelon.missions.make import make
-from jaxmarl_echelon.envs.echelon.missions.pay.reward import make_mission_reward
+from jaxmarl_echelon.envs.echelon.missions.rewards import make_mission_reward
 from jaxmarl_echelon.envs.echelon.missions.scenarios import forces, placement
 from jaxmarl_echelon.envs.echelon.missions.scenarios.deploy import deploy_mechs
 from jaxmarl_echelon.envs.echelon.missions.scenarios.draw import ScenarioLimits, draw_scenario
 from jaxmarl_echelon.envs.echelon.missions.scenarios.ground import TERRAINS, draw_biomes
-from jaxmarl_echelon.envs.echelon.missions.types import NEVER, VERBS
+from jaxmarl_echelon.envs.echelon.missions.state import NEVER, VERBS
 from jaxmarl_echelon.envs.echelon.terrain.biomes import BIOMES
 
 WALL = ((18, 0, 0), (19, 30, 20))

@@ -9,7 +9,7 @@ from mission_moments import CLASSES, SIZE, TEAMS, ZONE, nothing, order, placed, 
 
 from jaxmarl_echelon.envs.echelon.missions import embedding
 from jaxmarl_echelon.envs.echelon.missions.measures import staging
-from jaxmarl_echelon.envs.echelon.missions.types import NEVER, VERBS
+from jaxmarl_echelon.envs.echelon.missions.state import NEVER, VERBS
 from jaxmarl_echelon.envs.echelon.missions.verbs.verb import ACTS, CONTACT, COVERAGE, PLACE
 
 STAGE, SCOUT = VERBS.index("stage"), VERBS.index("scout")
@@ -50,9 +50,9 @@ def test_readiness_is_heat_body_and_weapons_in_place_and_formation():
     assert [float(x[0]) for x in ready(alive=[False, False, True, True])] == [0.0, 0.0, 0.0]
 
 
-def advanced(decision, mine=None, ours=None, act=COVERAGE, position=None):
+def advanced(decision, mine=None, ours=None, act=COVERAGE, position=None, **mechs):
     first, second = nothing()
-    bodies = make_mechs(placed() if position is None else position, CLASSES)
+    bodies = make_mechs(placed() if position is None else position, CLASSES, **mechs)
     told = staging.present_orders(STAGED, jnp.int32(decision - 1))
     acts = jnp.int32([ACTS.index(act)] * 2)
     classes = jnp.int32(CLASSES)
@@ -105,6 +105,16 @@ def test_the_follow_on_begins_with_its_own_first_act(act, change, begun):
     assert after.transit.tolist() == [8 if begun else NEVER, NEVER]
     _, before = advanced(12, None, ours, act)
     assert before.transit[0] == NEVER  # not before GO
+
+
+def test_without_enemies_an_order_that_begins_with_contact_begins_at_the_objective():
+    _, ours = nothing()
+    ours = ours.replace(elapsed=jnp.int32([8, 8]))
+    there = placed(b0=(40.0, 20.0), b1=(40.0, 20.0))
+    for position, enemies, begun in ((None, False, False), (there, True, False), (there, False, True)):
+        alive = jnp.array([True, True, enemies, False])
+        _, after = advanced(28, None, ours, CONTACT, position=position, alive=alive)
+        assert after.transit.tolist() == [8 if begun else NEVER, NEVER]
 
 
 def test_a_squad_has_arrived_with_its_centre():

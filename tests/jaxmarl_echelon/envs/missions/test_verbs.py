@@ -6,7 +6,7 @@ import pytest
 
 from jaxmarl_echelon.envs.echelon.missions.measures import success
 from jaxmarl_echelon.envs.echelon.missions.measures.outcome import OutcomeRecord
-from jaxmarl_echelon.envs.echelon.missions.types import COMPONENTS, NEVER, VERBS
+from jaxmarl_echelon.envs.echelon.missions.state import COMPONENTS, NEVER, VERBS
 from jaxmarl_echelon.envs.echelon.missions.verbs import levels
 from jaxmarl_echelon.envs.echelon.missions.verbs.registry import STANDARD, Registry, read_verbs
 from jaxmarl_echelon.envs.echelon.missions.verbs.verb import ACTS, DRIVES, Template, Verb
@@ -144,10 +144,36 @@ def test_a_follow_on_is_half_of_the_success_and_counts_from_go():
     facts = {"arrived": 1, "ready": 0.5, "form": 1, "covered": 1, "enemies": 0}
     both = OutcomeRecord(*(jnp.full(2, field) for field in outcome(**facts)))
     found = success.success_parts(REGISTRY, verb, both)
-    value = success.base_success(REGISTRY, verb, jnp.array([False, True]), found)
+    value = success.base_success(REGISTRY, verb, jnp.array([False, True]), found, both)
     assert value.tolist() == pytest.approx([0.2, 0.7])
     done = success.is_complete(REGISTRY, verb, jnp.array([False, True]), found)
     assert done.tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("following", "facts", "expected"),
+    [
+        ("flank", {"enemies_lost": 8}, 0.8),
+        ("suppress", {"enemies_lost": 8}, 0.8),
+        ("flank", {"enemies_lost": 7}, 0.4),
+        ("flank", {"enemies_lost": 8, "engaged": 1, "enfilade": 1, "removed": 0.5}, 0.4 + 0.5),
+        ("suppress", {"enemies_lost": 8, "engaged": 1, "suppression": 20}, 0.4 + 0.5 * 0.35),
+        ("assault", {"enemies_lost": 8, "captured": 1}, 0.4 + 0.5),
+        ("hold", {"enemies_lost": 8, "alone": 60}, 0.4 + 0.5),
+    ],
+)
+def test_an_order_that_needs_enemies_is_void_where_none_is_left_at_go(following, facts, expected):
+    """Then the stage is the whole mission; no order is void in which an enemy was left, or was fought."""
+    verb = jnp.int32([[VERBS.index("stage"), VERBS.index(following)]])
+    one = OutcomeRecord(*(field[None] for field in outcome(**{"arrived": 1, "ready": 1, "speed": 1} | facts)))
+    value = success.base_success(
+        REGISTRY, verb, jnp.array([True]), success.success_parts(REGISTRY, verb, one), one
+    )
+    assert value.tolist() == pytest.approx([expected])
+    before = success.base_success(
+        REGISTRY, verb, jnp.array([False]), success.success_parts(REGISTRY, verb, one), one
+    )
+    assert before.tolist() == pytest.approx([0.4])
 
 
 def test_missions_complete_at_their_threshold():

@@ -13,7 +13,7 @@ import pytest
 from mission_games import EAST, WEST
 from PIL import Image, ImageColor
 
-from jaxmarl_echelon.envs.echelon.missions.types import PAID, VERBS
+from jaxmarl_echelon.envs.echelon.missions.state import PAID, VERBS
 from jaxmarl_echelon.envs.echelon.missions.view.episode import FAMILY_COLOURS, STATUS_COLOURS
 from jaxmarl_echelon.envs.echelon.missions.view.render import HEADER
 from jaxmarl_echelon.envs.echelon.missions.view.words import order_in_words
@@ -128,7 +128,7 @@ def test_the_page_reads_what_was_recorded(game, recorded, tmp_path):
     game.env.viewer.replay(tmp_path / "replay.html", recorded, 0)
     page = (tmp_path / "replay.html").read_text()
     view = resources.files("jaxmarl_echelon.envs.echelon.missions.view")
-    folder = resources.files("jaxmarl_echelon.envs.echelon") / "page"
+    folder = resources.files("jaxmarl_echelon.envs.echelon.view") / "page"
     scripts = [(folder / f"{name}.js").read_text() for name in replay.SCRIPTS]
     own = (view / "missions.js").read_text()
     assert own in page and page.count("<script") == 2

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_echelon.envs.echelon.missions import weights
-from jaxmarl_echelon.envs.echelon.missions.types import COMPONENTS, VERBS
+from jaxmarl_echelon.envs.echelon.missions.state import COMPONENTS, VERBS
 
 # Progress, schedules s, o, t, and shares of the three families after normalisation: the spec's table.
 TABLE = [

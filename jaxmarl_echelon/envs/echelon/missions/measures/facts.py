@@ -18,7 +18,7 @@ from jaxmarl_echelon.envs.echelon.battle.heat_and_stability import is_shut_down
 from jaxmarl_echelon.envs.echelon.battle.state import NO_MECH, Mechs, Tally
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import AUTOCANNON, MAX_STABILITY, ChassisTable
 from jaxmarl_echelon.envs.echelon.missions.measures import squads
-from jaxmarl_echelon.envs.echelon.missions.types import CONFIRMATION, NEVER, MechFacts, Order, TeamFacts
+from jaxmarl_echelon.envs.echelon.missions.state import CONFIRMATION, NEVER, MechFacts, Order, TeamFacts
 from jaxmarl_echelon.envs.echelon.settings import PERIOD
 
 # Area of operations around an objective, voxels beyond its radius.

@@ -15,7 +15,7 @@ from jaxmarl_echelon.envs.echelon.missions import results
 from jaxmarl_echelon.envs.echelon.missions.measures import record, squads, success
 from jaxmarl_echelon.envs.echelon.missions.measures.facts import AREA
 from jaxmarl_echelon.envs.echelon.missions.measures.outcome import OutcomeRecord
-from jaxmarl_echelon.envs.echelon.missions.types import NEVER, Order, TeamFacts
+from jaxmarl_echelon.envs.echelon.missions.state import NEVER, Order, TeamFacts
 from jaxmarl_echelon.envs.echelon.missions.verbs.registry import Registry
 
 ATTEMPT = 0.2
@@ -78,7 +78,7 @@ def assess_missions(
     found = success.success_parts(registry, orders.verb, outcome)
     under_way = success.success_parts(registry, orders.verb, record.with_running_capture(outcome, ours))
     value, potential = (
-        success.base_success(registry, orders.verb, order.went, one) for one in (found, under_way)
+        success.base_success(registry, orders.verb, order.went, one, outcome) for one in (found, under_way)
     )
     done = (value >= success.COMPLETED) & (ours.latched == NEVER) & here
     grown = potential > ours.best + _GROWTH

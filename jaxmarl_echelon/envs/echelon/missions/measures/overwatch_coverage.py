@@ -11,7 +11,7 @@ from jaxmarl_echelon.envs.echelon.battle import vectors
 from jaxmarl_echelon.envs.echelon.battle.smoke import find_smoke_blocked
 from jaxmarl_echelon.envs.echelon.battle.state import Battle
 from jaxmarl_echelon.envs.echelon.missions.measures import squads
-from jaxmarl_echelon.envs.echelon.missions.types import Order
+from jaxmarl_echelon.envs.echelon.missions.state import Order
 from physics.line_of_sight import is_sight_clear
 from physics.voxels import Terrain
 

@@ -15,7 +15,7 @@ from jax import lax
 from jaxmarl_echelon.envs.echelon.missions.measures import squads, staging
 from jaxmarl_echelon.envs.echelon.missions.measures.facts import CAPTURE
 from jaxmarl_echelon.envs.echelon.missions.measures.outcome import OutcomeRecord, clipped_ratio
-from jaxmarl_echelon.envs.echelon.missions.types import MechFacts, Scenario, TeamFacts
+from jaxmarl_echelon.envs.echelon.missions.state import MechFacts, Scenario, TeamFacts
 from jaxmarl_echelon.envs.echelon.settings import PERIOD
 
 

@@ -15,7 +15,7 @@ from jaxmarl_echelon.envs.echelon.battle.unit_tables import CLASSES, COOLDOWNS, 
 from jaxmarl_echelon.envs.echelon.missions import weights
 from jaxmarl_echelon.envs.echelon.missions.measures import squads
 from jaxmarl_echelon.envs.echelon.missions.measures.facts import AREA
-from jaxmarl_echelon.envs.echelon.missions.types import NEVER, PARAMETERS, MechFacts, Order, Orders, TeamFacts
+from jaxmarl_echelon.envs.echelon.missions.state import NEVER, PARAMETERS, MechFacts, Order, Orders, TeamFacts
 from jaxmarl_echelon.envs.echelon.settings import PERIOD
 
 # Distance (voxels) to the new objective at which the squad's centre has arrived. The expected time of a
@@ -97,7 +97,7 @@ def measure_readiness(
 def first_act_done(
     act: jax.Array, mechs: Mechs, order: Order, by_team: TeamFacts, teams: squads.TeamSizes
 ) -> jax.Array:
-    """Returns bool `[K]`: the first act of the present order is done.
+    """Returns bool `[K]`: the present order's first act is done; with no enemy left, contact is arrival.
 
     Args:
       act: `[K]` int32 index into `verbs.verb.ACTS`.
@@ -109,7 +109,8 @@ def first_act_done(
     middle = squads.squad_centres(mechs.position, mechs.alive, teams)
     there = vectors.vector_length(middle - order.zone[:, :2]) < order.zone[:, 2] + ARRIVAL
     there &= squads.any_by_team(mechs.alive, teams)
-    return jnp.stack([by_team.met, by_team.entered, there])[act, np.arange(2)]
+    contact = by_team.met | (there & ~squads.any_by_team(mechs.alive, teams)[::-1])
+    return jnp.stack([contact, by_team.entered, there])[act, np.arange(2)]
 
 
 def update_stage(

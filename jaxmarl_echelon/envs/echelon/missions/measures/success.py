@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxmarl_echelon.envs.echelon.missions.measures import record, squads
 from jaxmarl_echelon.envs.echelon.missions.measures.outcome import OutcomeRecord, clipped_ratio
-from jaxmarl_echelon.envs.echelon.missions.types import NEVER, PARAMETERS, Orders
+from jaxmarl_echelon.envs.echelon.missions.state import NEVER, PARAMETERS, Orders
 from jaxmarl_echelon.envs.echelon.missions.verbs.registry import Registry
 from jaxmarl_echelon.envs.echelon.settings import PERIOD
 
@@ -30,20 +30,31 @@ def success_parts(registry: Registry, verb: jax.Array, outcome: OutcomeRecord) -
     return first, second
 
 
-def base_success(registry: Registry, verb: jax.Array, went: jax.Array, found: SuccessParts) -> jax.Array:
+def base_success(
+    registry: Registry, verb: jax.Array, went: jax.Array, found: SuccessParts, outcome: OutcomeRecord
+) -> jax.Array:
     """Returns success `[N]` in [0, 1] before constraints.
 
-    For an order with a follow-on it is the mean of both successes; the follow-on's is 0 before GO.
+    For an order with a follow-on it is the mean of both successes; the follow-on's is 0 before GO. With a
+    void follow-on it is the first order's alone.
 
     Args:
       registry: the verbs.
       verb: `[N, 2]` int32 of the order and of its follow-on.
       went: `[N]` bool; the follow-on has begun.
       found: `success_parts` of the outcomes.
+      outcome: `[N]`.
     """
     first, second = found
     staged = jnp.asarray(registry.staged)[verb[:, 0]]
-    return jnp.where(staged, 0.5 * first + 0.5 * jnp.where(went, second, 0.0), first)
+    later = jnp.where(went, jnp.where(void(registry, verb[:, 1], outcome), first, second), 0.0)
+    return jnp.where(staged, 0.5 * first + 0.5 * later, first)
+
+
+def void(registry: Registry, verb: jax.Array, outcome: OutcomeRecord) -> jax.Array:
+    """`[N]` bool; the verbs `[N]` of orders that followed need enemies, of whom none was left to engage."""
+    nobody = (outcome.enemies_lost >= outcome.enemies) & (outcome.engaged == 0)
+    return jnp.asarray(registry.flags("void_without_enemies"))[verb] & nobody
 
 
 def apply_constraints(
@@ -115,7 +126,7 @@ def difference_rewards(
     alone = record.compute_records_without(evidence, outcome)
     verb = orders.verb[team]
     taken = time_taken(registry, orders.verb[:, 0], evidence.by_team.latched, decision)[team]
-    value = base_success(registry, verb, went[team], success_parts(registry, verb, alone))
+    value = base_success(registry, verb, went[team], success_parts(registry, verb, alone), alone)
     losses, budget = orders.parameters[team, _LOSSES], orders.budget[team]
     rest = apply_constraints(registry, value, verb[:, 0], losses, budget, taken, alone)
     return jnp.where(evidence.scenario.present, success[team] - rest, 0.0)

@@ -22,7 +22,7 @@ from jaxmarl_echelon.envs.echelon.missions.measures.facts import (
     FactInputs,
     inside_operation_area,
 )
-from jaxmarl_echelon.envs.echelon.missions.types import COMPONENTS, Scenario
+from jaxmarl_echelon.envs.echelon.missions.state import COMPONENTS, Scenario
 from jaxmarl_echelon.envs.echelon.missions.verbs.suppress import TARGET_TIME
 from jaxmarl_echelon.envs.results import divide_or_empty
 

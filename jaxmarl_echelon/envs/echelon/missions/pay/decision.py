@@ -12,7 +12,7 @@ from jaxmarl_echelon.envs.echelon.missions import weights
 from jaxmarl_echelon.envs.echelon.missions.measures import record, squads, success
 from jaxmarl_echelon.envs.echelon.missions.measures.judge import Verdict
 from jaxmarl_echelon.envs.echelon.missions.pay import components
-from jaxmarl_echelon.envs.echelon.missions.types import (
+from jaxmarl_echelon.envs.echelon.missions.state import (
     CALIBRATION,
     COMPONENTS,
     CREDIT,

@@ -13,7 +13,7 @@ from jaxmarl_echelon.envs.echelon.missions.measures.squads import TeamSizes, sum
 from jaxmarl_echelon.envs.echelon.missions.scenarios import forces, placement
 from jaxmarl_echelon.envs.echelon.missions.scenarios.ground import ScenarioGround
 from jaxmarl_echelon.envs.echelon.missions.scenarios.levers import Levers
-from jaxmarl_echelon.envs.echelon.missions.types import NEVER, PARAMETERS, MissionWeights, Orders, Scenario
+from jaxmarl_echelon.envs.echelon.missions.state import NEVER, PARAMETERS, MissionWeights, Orders, Scenario
 from jaxmarl_echelon.envs.echelon.missions.verbs.registry import Registry
 from jaxmarl_echelon.envs.echelon.settings import PERIOD
 

@@ -33,4 +33,5 @@ FLANK = Verb(
     timed=True,
     drive=CIRCLE,
     begins=CONTACT,
+    void_without_enemies=True,
 )

@@ -12,7 +12,7 @@ import numpy as np
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import CLASSES
 from jaxmarl_echelon.envs.echelon.missions import weights
 from jaxmarl_echelon.envs.echelon.missions.measures.outcome import OutcomeRecord
-from jaxmarl_echelon.envs.echelon.missions.types import COMPONENTS, VERBS
+from jaxmarl_echelon.envs.echelon.missions.state import COMPONENTS, VERBS
 from jaxmarl_echelon.envs.echelon.missions.verbs.assault import ASSAULT
 from jaxmarl_echelon.envs.echelon.missions.verbs.flank import FLANK
 from jaxmarl_echelon.envs.echelon.missions.verbs.hold import HOLD

@@ -31,4 +31,5 @@ SUPPRESS = Verb(
         first="medium",
     ),
     begins=CONTACT,
+    void_without_enemies=True,
 )

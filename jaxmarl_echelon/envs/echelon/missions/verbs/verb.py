@@ -16,7 +16,8 @@ from jaxmarl_echelon.envs.echelon.missions.measures.outcome import OutcomeRecord
 # from place to place.
 ADVANCE, WATCH, CIRCLE, ROAM = "advance", "watch", "circle", "roam"
 DRIVES = (ADVANCE, WATCH, CIRCLE, ROAM)
-# First act of a follow-on: an enemy found or damaged, a cell of the area entered, the squad at the objective.
+# First act of a follow-on: an enemy found or damaged (the squad at the objective if no enemy is left), a cell
+# of the area entered, the squad at the objective.
 CONTACT, COVERAGE, PLACE = "contact", "coverage", "place"
 ACTS = (CONTACT, COVERAGE, PLACE)
 DISPOSITIONS = ("defensive", "ambush", "patrol")
@@ -66,6 +67,7 @@ class Verb:
       timed: the order is done as soon as it succeeds; otherwise it lasts to the end and is never late.
       complete: success at which the episode ends; None for never.
       ends_with_enemies: the episode ends with the last enemy.
+      void_without_enemies: as a follow-on the order is void if no enemy is left at GO.
       drive: destination of a script, one of `DRIVES`.
       begins: first act, one of `ACTS`.
       watches: whether visibility of the objective is sampled; costs a ray per mech and decision.
@@ -78,6 +80,7 @@ class Verb:
     timed: bool = False
     complete: float | None = None
     ends_with_enemies: bool = False
+    void_without_enemies: bool = False
     drive: str = ADVANCE
     begins: str = PLACE
     watches: bool = False

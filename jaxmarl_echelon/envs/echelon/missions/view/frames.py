@@ -8,7 +8,7 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_echelon.envs.echelon.missions.measures import squads, staging
-from jaxmarl_echelon.envs.echelon.missions.types import (
+from jaxmarl_echelon.envs.echelon.missions.state import (
     CALIBRATION,
     CONFIRMATION,
     CREDIT,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from jaxmarl_echelon.envs.echelon.missions.types import PARAMETERS
+from jaxmarl_echelon.envs.echelon.missions.state import PARAMETERS
 
 # Words for low, middle and high values of each parameter; empty for middle values.
 _WORDS = {

@@ -8,7 +8,7 @@ from functools import partial
 
 import jax
 
-from jaxmarl_echelon.envs.echelon.missions.types import PAID
+from jaxmarl_echelon.envs.echelon.missions.state import PAID
 from jaxmarl_echelon.envs.rewards import Catalogue, Component, Reward, Weights
 
 MissionRewardMemory = tuple[()]
