@@ -12,6 +12,7 @@ from PIL import Image, ImageFont
 
 from jaxmarl_echelon.envs import base
 from jaxmarl_echelon.envs.f110.cars.simulation import STEER, poses_of
+from jaxmarl_echelon.envs.f110.view.replay import save_car_replay
 from jaxmarl_echelon.envs.viewing.canvas import MapCanvas, box_corners
 from jaxmarl_echelon.envs.viewing.gif import save_gif
 from physics.gridmap import OccupancyMap
@@ -33,6 +34,13 @@ _SIZE = (720, 360)
 _MOST_FRAMES = 180
 _VIEW = 14.0
 _FREE, _WALL, _RAY, _INK = (250, 250, 248), (90, 90, 96), (205, 222, 238), (30, 30, 30)
+_PAGE_COLOURS = {
+    "paper": "#fafaf8",
+    "wall": "#5a5a60",
+    "beam": "#cddeee",
+    "ink": "#1e1e1e",
+    "cars": CAR_COLOURS,
+}
 
 
 @struct.dataclass
@@ -104,6 +112,15 @@ class F110Viewer(base.Viewer):
             lidar.angles,
             self.simulation.dt,
         )
+
+    def replay(self, path: Path, recorded, episode: int) -> None:
+        """Writes one episode of an evaluation as an interactive page for any browser."""
+        frames = self._episode(recorded, episode)
+        outcome = self._name(recorded.results["outcome"][episode])
+        bounds = _bounds([frames.pose], margin=3.0)
+        colours = {"outcome": COLOURS.get(outcome, UNFINISHED), **_PAGE_COLOURS}
+        grid, angles = self.maps[int(frames.map_index[0])], self.simulation.lidar.angles
+        save_car_replay(path, grid, frames, outcome, angles, self.simulation.dt, bounds, colours)
 
     def _name(self, outcome) -> str:
         return self.outcomes[int(outcome)] if int(outcome) >= 0 else "running"
@@ -194,7 +211,7 @@ def _draw_cars(canvas: MapCanvas, frames: CarFrame, moment: int, angles: np.ndar
     direction = pose[0, 2] + angles
     ends = pose[0, :2] + frames.scan[moment, :, None] * np.stack([np.cos(direction), np.sin(direction)], -1)
     for end in ends:
-        canvas.line(pose[0, :2], end, _RAY, 0)
+        canvas.line(pose[0, :2], end, _RAY, 1)
     for car in range(len(pose)):
         colour = CAR_COLOURS[car % len(CAR_COLOURS)]
         canvas.polygon(box_corners(pose[car], size), fill=colour, outline=_INK)
