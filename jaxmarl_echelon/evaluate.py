@@ -282,10 +282,8 @@ def show_episodes(
 ) -> None:
     """Renders the scored trajectories as a picture, and one as an animation and, if supported, a replay.
 
-    With `told`, also prints that episode as text, which is the only output of viewers without pictures.
+    With `told`, also prints that episode as text. Viewers without pictures write the replay alone.
     """
-    if not (viewer.draws or told):
-        return
     key = stream_key(config.seed, Stream.FINAL)  # the episodes of the table
 
     @jax.jit
@@ -298,10 +296,9 @@ def show_episodes(
     if told:
         text = viewer.text(recorded, episode)
         console.print(f"episode {episode}:\n{text}", markup=False, highlight=False, soft_wrap=True)
-    if not viewer.draws:
-        return
-    viewer.picture(output / "trajectories.png", recorded)
-    viewer.animation(output / f"episode_{episode}.gif", recorded, episode)
+    if viewer.draws:
+        viewer.picture(output / "trajectories.png", recorded)
+        viewer.animation(output / f"episode_{episode}.gif", recorded, episode)
     viewer.replay(output / "replay.html", recorded, episode)
     console.print(f"pictures: {output}")
 

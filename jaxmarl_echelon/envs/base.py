@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from algos.types import Block, Goal, PyTree
@@ -241,6 +242,11 @@ class Viewer:
     snapshot: Callable
     draws: bool = True
     tells: bool = False
+
+    def _episode(self, evaluation, index: int) -> Any:
+        """Returns the recorded frames of one episode, NumPy arrays `[T, ...]`, from its start to its end."""
+        length = int(evaluation.length[index]) + 1
+        return jax.tree.map(lambda x: np.asarray(x[:length, index]), evaluation.frames)
 
     def picture(self, path: Path, evaluation) -> None:
         """Draws all recorded episodes as one picture."""

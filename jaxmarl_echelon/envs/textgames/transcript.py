@@ -1,5 +1,6 @@
-"""Text transcripts of recorded games, move by move."""
+"""Text transcripts and replay pages of recorded games, move by move."""
 
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -7,10 +8,20 @@ import numpy as np
 
 from jaxmarl_echelon.envs.base import Viewer
 from jaxmarl_echelon.envs.textgames.rules import GameRules
+from jaxmarl_echelon.envs.viewing.pages import PageParts, write_page
+
+PAGE = PageParts(
+    __package__,
+    ("recording", "view"),
+    stage="""  <p id="move"></p>
+  <pre id="position"></pre>""",
+    panel='  <h1 id="caption"></h1>',
+    help="Click a move: show the position after it.",
+)
 
 
 class GameViewer(Viewer):
-    """Viewer that formats recorded games as text and draws no pictures."""
+    """Viewer that formats recorded games as text and as pages, and draws no pictures."""
 
     draws, tells = False, True
 
@@ -28,12 +39,23 @@ class GameViewer(Viewer):
         """Formats one recorded game, move by move; see `Viewer.text`."""
         states, scored, scores = self._game(evaluation, episode)
         lines = [f"evaluated: seat {scored}", self.rules.text(states[0].game)]
-        for ply, state in enumerate(states[1:], 1):
-            seat = (ply - 1) % self.rules.seats
-            wrong = ", which is illegal" if state.offender >= 0 else ""
-            lines += [f"{ply}. seat {seat} {self._done(state.move)}{wrong}", self.rules.text(state.game)]
-        scores = ", ".join(f"seat {seat} {score:+g}" for seat, score in enumerate(scores))
-        return "\n".join([*lines, f"scores: {scores}"])
+        for move, state in zip(self._moves(states), states[1:], strict=True):
+            lines += [move, self.rules.text(state.game)]
+        return "\n".join([*lines, _scores(scores)])
+
+    def replay(self, path: Path, evaluation, episode: int) -> None:
+        """Writes one recorded game as an interactive page for any browser."""
+        states, scored, scores = self._game(evaluation, episode)
+        moves = ["", *self._moves(states)]
+        recording = {
+            "period": 1.0,
+            "caption": f"{self.rules.name}, evaluated: seat {scored}",
+            "positions": [self.rules.text(state.game) for state in states],
+            "moves": moves,
+            "scores": _scores(scores),
+            "events": [[ply, -1, move.split(". ", 1)[1]] for ply, move in enumerate(moves) if ply],
+        }
+        write_page(path, f"{self.rules.name}: {_scores(scores)}", recording, PAGE)
 
     def row(self, evaluation, episode: int) -> dict[str, str]:
         """Formats one recorded game as a table row; see `Viewer.row`."""
@@ -46,14 +68,26 @@ class GameViewer(Viewer):
             "scores": " ".join(f"{score:+g}" for score in scores),
         }
 
+    def _moves(self, states: list[Any]) -> list[str]:
+        """Returns the moves in words: "3. seat 0 plays 5"."""
+        moves = []
+        for ply, state in enumerate(states[1:], 1):
+            wrong = ", which is illegal" if state.offender >= 0 else ""
+            moves.append(f"{ply}. seat {(ply - 1) % self.rules.seats} {self._done(state.move)}{wrong}")
+        return moves
+
     def _done(self, move: np.ndarray) -> str:
         return "passes" if np.all(move < 0) else f"plays {self.rules.answer(move)}"
 
     def _game(self, evaluation, episode: int) -> tuple[list[Any], str, np.ndarray]:
         """Extracts a recorded game: its states from the start, the evaluated seats, and the final scores."""
-        frames = jax.tree.map(lambda x: np.asarray(x)[:, episode], evaluation.frames)
-        length = int(evaluation.length[episode])
+        frames = self._episode(evaluation, episode)
+        length = len(frames["over"]) - 1
         states = [jax.tree.map(lambda x, ply=ply: x[ply], frames["state"]) for ply in range(length + 1)]
         (present,) = (np.asarray(flag)[episode] for flag in evaluation.present.values())
         scored = ", ".join(str(seat) for seat in np.flatnonzero(present))
         return states, scored, frames["scores"][length]
+
+
+def _scores(scores: np.ndarray) -> str:
+    return "scores: " + ", ".join(f"seat {seat} {score:+g}" for seat, score in enumerate(scores))

@@ -1,11 +1,6 @@
 """Pictures, animations and replays of mech battles."""
 
 import dataclasses
-import json
-import re
-import shutil
-import subprocess
-from importlib import resources
 from types import SimpleNamespace
 
 import jax
@@ -13,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image, ImageColor
+from replay_pages import check_self_contained, embedded, javascript, needs_node
 
 from jaxmarl_echelon import evaluate
 from jaxmarl_echelon.envs import base
@@ -26,12 +22,12 @@ from jaxmarl_echelon.envs.echelon.battle.unit_tables import (
     WEAPONS,
 )
 from jaxmarl_echelon.envs.echelon.results import ZONE
-from jaxmarl_echelon.envs.echelon.view import palette, replay, snapshot
+from jaxmarl_echelon.envs.echelon.view import palette, snapshot
 from jaxmarl_echelon.envs.echelon.view.animation import HEADER
 from jaxmarl_echelon.envs.echelon.view.recorded_battle import RecordedBattle
 from jaxmarl_echelon.envs.echelon.view.snapshot import LENGTH_UNIT, STATUS_FLAGS, YAW_UNIT, BattleFrame
 from jaxmarl_echelon.envs.echelon.view.viewer import BattleViewer
-from jaxmarl_echelon.envs.pages import decode_array
+from jaxmarl_echelon.envs.viewing.pages import decode_array
 from physics.voxels import DIRT, GLASS, LAVA, SOLID
 
 ROWS, COLUMNS, LAYERS = 30, 40, 8
@@ -279,27 +275,9 @@ def page(viewer, recorded, tmp_path_factory):
     return path.read_text()
 
 
-def embedded(page) -> dict:
-    return json.loads(
-        re.search(r'<script id="recording" type="application/json">(.*?)</script>', page, re.S)[1]
-    )
-
-
 def test_the_page_loads_no_other_resources(page):
     assert len(page) < 200_000
-    for reference in (
-        "http:",
-        "https:",
-        "src=",
-        "href=",
-        "@import",
-        "url(",
-        "fetch(",
-        "{{title",
-        "{{scripts",
-    ):
-        assert reference not in page
-    assert page.count("<script") == page.count("</script>") == 2
+    check_self_contained(page)
     assert "<title>Echelon: blue win by zone</title>" in page
 
 
@@ -323,26 +301,6 @@ def test_names_cannot_close_the_data_element(viewer, recorded, tmp_path):
     text = (tmp_path / "odd.html").read_text()
     assert "</script><b>" not in text
     assert embedded(text)["events"][-1][-1] == "</script><b> by zone"
-
-
-def javascript(page: str, code: str):
-    """Runs JavaScript that uses the page's scripts, and returns its output parsed from JSON."""
-    scripts = "\n".join(
-        (resources.files("jaxmarl_echelon.envs.echelon.view") / "page" / f"{name}.js").read_text()
-        for name in replay.SCRIPTS
-    )
-    program = f'"use strict";\n{scripts}\nconst recording = new Recording({json.dumps(embedded(page))});\n'
-    node = subprocess.run(
-        ["node", "-"],
-        input=f"{program}console.log(JSON.stringify({code}));",
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return json.loads(node.stdout)
-
-
-needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
 
 
 @needs_node

@@ -7,9 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image, ImageColor
+from replay_pages import check_self_contained, embedded, javascript, needs_node, play_page
 
 from jaxmarl_echelon.envs.f110.results import OUTCOMES, SELF_CRASH, TARGET_CRASH
 from jaxmarl_echelon.envs.f110.view import viewer as render
+from jaxmarl_echelon.envs.viewing.pages import decode_array
 from physics.occupancy import load_map
 
 STEPS, EPISODES, BEAMS = 60, 2, 12
@@ -100,3 +102,34 @@ def test_snapshot_is_pure_and_small():
     np.testing.assert_array_equal(frame.pose, [[0, 1, 4], [7, 8, 11]])
     np.testing.assert_array_equal(frame.steer, [2, 9])
     assert frame.scan.shape == (BEAMS,)
+
+
+@pytest.fixture(scope="module")
+def page(viewer, recorded, tmp_path_factory):
+    path = tmp_path_factory.mktemp("replay") / "replay.html"
+    viewer.replay(path, recorded, 1)
+    return path.read_text()
+
+
+def test_a_page_contains_the_recording_and_the_walls(page, recorded):
+    check_self_contained(page)
+    data = embedded(page)
+    arrays = {name: decode_array(coded) for name, coded in data["arrays"].items()}
+    np.testing.assert_array_equal(arrays["pose"], recorded.frames.pose[:31, 1])
+    np.testing.assert_array_equal(arrays["scan"], np.float32(recorded.frames.scan[:31, 1]))
+    assert data["events"] == [[30, 0, "self_crash"]] and data["period"] == pytest.approx(0.02)
+    rows, columns = data["cells"]
+    walls = np.unpackbits(arrays["walls"], count=rows * columns, bitorder="little").reshape(rows, columns)
+    share = (recorded.frames.pose[0, 1, 0, :2] - data["low"]) / (np.array(data["high"]) - data["low"])
+    row, column = int(share[1] * rows), int(share[0] * columns)
+    assert walls[row, column] == 0 and walls.any()
+
+
+@needs_node
+def test_the_page_plays(page, tmp_path):
+    assert javascript(page, "[recording.clock(30), recording.speed(3, 0)]") == [
+        "0.60 s",
+        pytest.approx(2.5, abs=0.1),
+    ]
+    texts = play_page(page, tmp_path)
+    assert texts["clock"].endswith(" s") and "message" not in texts

@@ -7,6 +7,7 @@ import numpy as np
 
 from jaxmarl_echelon.envs.drive.view.frames import OUTCOMES, DriveEpisode
 from jaxmarl_echelon.envs.drive.view.palette import OUTCOME_COLOURS, SCRIPTED
+from jaxmarl_echelon.envs.viewing.panels import add_legend, make_panels
 
 
 def save_drive_picture(path: str | Path, episodes: Sequence[DriveEpisode], title: str) -> None:
@@ -19,22 +20,15 @@ def save_drive_picture(path: str | Path, episodes: Sequence[DriveEpisode], title
       episodes: at least one.
       title: headline.
     """
-    from matplotlib.figure import Figure
-
     from jaxmarl_echelon.envs.drive.view.road_drawing import draw_roads
 
-    columns = min(3, len(episodes))
-    rows = -(-len(episodes) // columns)
-    figure = Figure(figsize=(5.4 * columns, 5.2 * rows + 0.8), dpi=100, layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False).ravel()
-    for index, (axes, episode) in enumerate(zip(grid, episodes, strict=False)):
+    figure, panels, _ = make_panels(len(episodes), (5.4, 5.2), title)
+    for index, (axes, episode) in enumerate(zip(panels, episodes, strict=True)):
         draw_roads(axes, episode.scene)
         _draw_bodies(axes, episode)
         axes.set_title(f"episode {index}: {episode.kind}, {describe_outcomes(episode)}", fontsize=9)
-    for axes in grid[len(episodes) :]:
-        axes.axis("off")
-    figure.suptitle(title)
-    _legend(figure)
+    handles = _make_handles()
+    add_legend(figure, handles, len(handles))
     figure.savefig(path)
 
 
@@ -68,12 +62,11 @@ def _draw_bodies(axes, episode: DriveEpisode) -> None:
         axes.add_patch(Circle(goal, 2.0, fill=False, color=colour, linewidth=1.2, zorder=4))
 
 
-def _legend(figure) -> None:
+def _make_handles() -> list:
+    """Returns the entries of the legend."""
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], color=colour, label=name) for name, colour in OUTCOME_COLOURS.items()]
     handles.append(Line2D([], [], color=SCRIPTED, marker="s", linestyle="none", label="scripted"))
-    handles.append(
-        Line2D([], [], color="#555555", marker="o", fillstyle="none", linestyle="none", label="goal")
-    )
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+    goal = Line2D([], [], color="#555555", marker="o", fillstyle="none", linestyle="none", label="goal")
+    return [*handles, goal]

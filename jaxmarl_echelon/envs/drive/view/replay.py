@@ -19,9 +19,18 @@ from jaxmarl_echelon.envs.drive.view.palette import (
 )
 from jaxmarl_echelon.envs.drive.view.picture import describe_outcomes
 from jaxmarl_echelon.envs.drive.view.road_drawing import scene_extent
-from jaxmarl_echelon.envs.pages import encode_array, write_page
+from jaxmarl_echelon.envs.viewing.pages import PageParts, encode_array, write_page
 
-SCRIPTS = ("recording", "scene", "panel", "main")
+PAGE = PageParts(
+    __package__,
+    ("recording", "scene", "panel"),
+    controls='<label><input id="seen" type="checkbox" checked> observation of the followed learner</label>',
+    panel="""  <h1 id="caption"></h1>
+  <div id="learners"></div>
+  <div id="followed"></div>""",
+    help="""Wheel: zoom. Drag: move. Click a body or a row: follow it; Esc: stop following. Outlined bodies
+    are ghosts. Purple is drawn from the observation alone.""",
+)
 
 
 def save_drive_replay(path: str | Path, episode: DriveEpisode) -> None:
@@ -68,7 +77,7 @@ def save_drive_replay(path: str | Path, episode: DriveEpisode) -> None:
         },
         "view": _view(episode),
     }
-    write_page(path, f"Driving: {episode.kind}", recording, __package__, SCRIPTS)
+    write_page(path, f"Driving: {episode.kind}", recording, PAGE)
 
 
 def _view(episode: DriveEpisode) -> dict:

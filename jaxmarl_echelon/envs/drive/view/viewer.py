@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import jax
 import numpy as np
 
 from jaxmarl_echelon.envs import base
@@ -13,8 +12,8 @@ from jaxmarl_echelon.envs.drive.view.animation import save_drive_gif
 from jaxmarl_echelon.envs.drive.view.frames import DriveEpisode, take_drive_snapshot
 from jaxmarl_echelon.envs.drive.view.picture import save_drive_picture
 from jaxmarl_echelon.envs.drive.view.replay import save_drive_replay
+from jaxmarl_echelon.envs.viewing.panels import MOST_PANELS
 
-_PANELS = 6
 _SHOWN = ("score", "collision", "offroad", "dnf")
 
 
@@ -40,7 +39,8 @@ class DriveViewer(base.Viewer):
 
     def picture(self, path: Path, evaluation) -> None:
         """Draws the first episodes of an evaluation, one panel each, as a PNG."""
-        shown = [self._episode(evaluation, index) for index in range(min(_PANELS, len(evaluation.length)))]
+        count = min(MOST_PANELS, len(evaluation.length))
+        shown = [self._episode(evaluation, index) for index in range(count)]
         there = np.asarray(evaluation.present[VEHICLE_ROLE])
         rates = [f"{name} {np.asarray(evaluation.results[name])[there].mean():.2f}" for name in _SHOWN]
         save_drive_picture(path, shown, f"{len(evaluation.length)} episodes: {', '.join(rates)}")
@@ -54,7 +54,6 @@ class DriveViewer(base.Viewer):
         save_drive_replay(path, self._episode(evaluation, episode))
 
     def _episode(self, evaluation, index: int) -> DriveEpisode:
-        length = int(evaluation.length[index]) + 1
-        frames = jax.tree.map(lambda x: np.asarray(x[:length, index]), evaluation.frames)
+        frames = super()._episode(evaluation, index)
         kind = self.kinds[int(np.asarray(self.bank.kind)[frames.state.scene[0]])]
         return DriveEpisode(self.bank, self.view, self.steps, frames.state, kind)

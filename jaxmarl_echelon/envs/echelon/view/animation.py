@@ -20,52 +20,18 @@ from jaxmarl_echelon.envs.echelon.view.palette import (
 )
 from jaxmarl_echelon.envs.echelon.view.recorded_battle import RecordedBattle
 from jaxmarl_echelon.envs.echelon.view.snapshot import LENGTH_UNIT, YAW_UNIT, BattleFrame
+from jaxmarl_echelon.envs.viewing.canvas import MapCanvas
+from jaxmarl_echelon.envs.viewing.gif import make_palette, save_gif
 
 HEADER = 40
 _SIDE = 640
-_MOST_BYTES = 5_000_000
 _MOST_FRAMES = 160
 _TERRAIN_COLOURS = 64
 _INK, _PAPER, _GOOD, _HOT = "#1c1c1c", "#f4f2ec", "#37b24d", "#f76707"
 _SPLASH = float(WEAPON.splash_radius[WEAPONS.index("smoke")])
 
 
-class Canvas:
-    """Drawing surface over a map from above; world coordinates in voxels, y upwards.
-
-    Attributes:
-      scale: whole pixels per voxel.
-      image: the image, with a strip of `header` pixels above the map.
-    """
-
-    def __init__(self, background: Image.Image, rows: int, header: int = HEADER):
-        self.image = background.copy()
-        self.scale = (background.height - header) // rows
-        self.rows, self.header = rows, header
-        self.draw = ImageDraw.Draw(self.image)
-
-    def pixel(self, point) -> tuple[float, float]:
-        """Returns the pixel of a point (x, y, ...)."""
-        return float(point[0]) * self.scale, self.header + (self.rows - float(point[1])) * self.scale
-
-    def box(self, center, half: float, **style) -> None:
-        """Draws a square of half side `half` voxels around a point."""
-        x, y = self.pixel(center)
-        reach = half * self.scale
-        self.draw.rectangle((x - reach, y - reach, x + reach, y + reach), **style)
-
-    def disc(self, center, radius: float, **style) -> None:
-        """Draws a circle of `radius` voxels."""
-        x, y = self.pixel(center)
-        reach = radius * self.scale
-        self.draw.ellipse((x - reach, y - reach, x + reach, y + reach), **style)
-
-    def line(self, start, end, colour: str, width: int = 2) -> None:
-        """Draws a line between two points."""
-        self.draw.line([self.pixel(start), self.pixel(end)], fill=colour, width=width)
-
-
-def save_gif(
+def save_battle_gif(
     path: str | Path,
     episode: RecordedBattle,
     draw: Callable | None = None,
@@ -82,22 +48,21 @@ def save_gif(
       header: pixels above the map.
     """
     draw = draw or _draw
+    rows = episode.voxels.shape[1]
     background = _background(episode.voxels, header)
     palette = _palette(background, colours)
+    scale = (background.height - header) // rows
+
+    def draw_all(moments) -> list[Image.Image]:
+        canvases = (MapCanvas(background.copy(), scale, (0.0, rows), (0, header)) for _ in moments)
+        images = (draw(canvas, episode, moment) for canvas, moment in zip(canvases, moments, strict=True))
+        return [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
+
+    def durations(moments) -> np.ndarray:
+        return np.clip(600 * np.diff(moments) * episode.period, 40, 400)
+
     stride = max(1, -(-episode.last // _MOST_FRAMES))
-    while True:
-        order = np.unique(np.append(np.arange(0, episode.last, stride), episode.last))
-        images = [
-            draw(Canvas(background, episode.voxels.shape[1], header), episode, moment).quantize(
-                palette=palette, dither=Image.Dither.NONE
-            )
-            for moment in order
-        ]
-        durations = [*np.clip(600 * np.diff(order) * episode.period, 40, 400).astype(int).tolist(), 2500]
-        images[0].save(path, save_all=True, append_images=images[1:], duration=durations, loop=0)
-        if Path(path).stat().st_size < _MOST_BYTES or len(images) < 4:
-            return
-        stride *= 2
+    save_gif(path, episode.last, draw_all, durations, stride=stride, hold=2500)
 
 
 def _background(voxels: np.ndarray, header: int) -> Image.Image:
@@ -113,13 +78,10 @@ def _palette(background: Image.Image, further: Sequence[str]) -> Image.Image:
     """Returns a palette with the terrain's colours and all colours drawn on it."""
     marks = (*TEAM_COLOURS, *WEAPON_COLOURS, NEUTRAL, SMOKE, WRECK, _INK, _PAPER, _GOOD, _HOT, *further)
     ground = [colour for _, colour in background.getcolors(256)]
-    colours = dict.fromkeys([ImageColor.getrgb(mark) for mark in marks] + ground)
-    image = Image.new("P", (1, 1))
-    image.putpalette([channel for colour in colours for channel in colour])
-    return image
+    return make_palette(list(dict.fromkeys([ImageColor.getrgb(mark) for mark in marks] + ground)))
 
 
-def _draw(canvas: Canvas, episode: RecordedBattle, moment: int) -> Image.Image:
+def _draw(canvas: MapCanvas, episode: RecordedBattle, moment: int) -> Image.Image:
     owner = episode.holders[moment]
     colour = NEUTRAL if owner == NO_MECH else TEAM_COLOURS[owner]
     canvas.disc(episode.zone[:2], episode.zone[2], outline=colour, width=4)
@@ -128,7 +90,7 @@ def _draw(canvas: Canvas, episode: RecordedBattle, moment: int) -> Image.Image:
     return canvas.image
 
 
-def draw_fight(canvas: Canvas, episode: RecordedBattle, moment: int) -> None:
+def draw_fight(canvas: MapCanvas, episode: RecordedBattle, moment: int) -> None:
     """Draws mechs, smoke and shots at a moment."""
     now = jax.tree.map(partial(np.take, indices=moment, axis=0), episode.frames)
     _draw_mechs(canvas, episode, moment, now)
@@ -139,7 +101,7 @@ def draw_fight(canvas: Canvas, episode: RecordedBattle, moment: int) -> None:
     _draw_projectiles(canvas, episode.frames, moment)
 
 
-def _draw_mechs(canvas: Canvas, episode: RecordedBattle, moment: int, now: BattleFrame) -> None:
+def _draw_mechs(canvas: MapCanvas, episode: RecordedBattle, moment: int, now: BattleFrame) -> None:
     present, alive = episode.alive[[0, moment]]
     for mech in sorted(np.flatnonzero(present), key=lambda mech: alive[mech]):
         position, half = episode.position[moment, mech], CHASSIS.size[now.classes[mech], 0] / 2
@@ -154,7 +116,7 @@ def _draw_mechs(canvas: Canvas, episode: RecordedBattle, moment: int, now: Battl
         _draw_bars(canvas, position, half, int(now.hp[mech]), int(now.heat[mech]))
 
 
-def _draw_bars(canvas: Canvas, position, half: float, hp: int, heat: int) -> None:
+def _draw_bars(canvas: MapCanvas, position, half: float, hp: int, heat: int) -> None:
     x, y = canvas.pixel(position)
     reach, top = max(8, half * canvas.scale), y - half * canvas.scale - 8
     for row, (percent, colour) in enumerate(((hp, _GOOD), (min(heat, 100), _HOT))):
@@ -166,7 +128,7 @@ def _draw_bars(canvas: Canvas, position, half: float, hp: int, heat: int) -> Non
             )
 
 
-def _draw_smoke(canvas: Canvas, now: BattleFrame) -> None:
+def _draw_smoke(canvas: MapCanvas, now: BattleFrame) -> None:
     """Draws clouds as stipple, so that their contents stay visible."""
     clouds = now.smoke[now.smoke_left > 0] * LENGTH_UNIT
     if not len(clouds):
@@ -182,7 +144,7 @@ def _draw_smoke(canvas: Canvas, now: BattleFrame) -> None:
     canvas.image.paste(SMOKE, mask=Image.fromarray(np.asarray(mask) & dots))
 
 
-def _draw_projectiles(canvas: Canvas, frames: BattleFrame, moment: int) -> None:
+def _draw_projectiles(canvas: MapCanvas, frames: BattleFrame, moment: int) -> None:
     kinds, before = frames.projectile_kind[moment], frames.projectile_kind[max(moment - 1, 0)]
     for mech, place in np.argwhere(kinds != NO_MECH):
         kind = kinds[mech, place]
@@ -192,7 +154,7 @@ def _draw_projectiles(canvas: Canvas, frames: BattleFrame, moment: int) -> None:
         canvas.disc(way[-1], 3 / canvas.scale, fill=WEAPON_COLOURS[kind], outline=_INK)
 
 
-def _draw_header(canvas: Canvas, episode: RecordedBattle, moment: int) -> None:
+def _draw_header(canvas: MapCanvas, episode: RecordedBattle, moment: int) -> None:
     """Draws score bars from the edges towards the middle, numbers of living mechs, and the time."""
     width, font = canvas.image.width, ImageFont.load_default(size=15)
     score, alive = episode.frames.score[moment], episode.alive[moment]

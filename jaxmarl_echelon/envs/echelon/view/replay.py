@@ -25,10 +25,24 @@ from jaxmarl_echelon.envs.echelon.view.palette import (
 )
 from jaxmarl_echelon.envs.echelon.view.recorded_battle import RecordedBattle
 from jaxmarl_echelon.envs.echelon.view.snapshot import LENGTH_UNIT, STATUS_FLAGS, YAW_UNIT
-from jaxmarl_echelon.envs.pages import encode_array, write_page
+from jaxmarl_echelon.envs.viewing.pages import PageParts, encode_array, write_page
 from physics.voxels import AIR, DIRT, FOLIAGE, GLASS, LAVA, MATERIALS, WATER
 
-SCRIPTS = ("math", "camera", "recording", "terrain", "scene", "overlay", "panel", "main")
+PAGE = PageParts(
+    __package__,
+    ("math", "camera", "recording", "terrain", "scene", "overlay", "panel", "view"),
+    stage="""  <canvas id="scene"></canvas>
+  <canvas id="overlay"></canvas>
+  <header>
+    <div class="score"><div id="score-blue"></div><div id="score-red"></div></div>
+    <p id="headline"></p>
+  </header>""",
+    controls='<label>cut at <input id="cut" type="range" min="1" step="1"></label>',
+    panel="""  <section id="units"><div id="units-blue"></div><div id="units-red"></div></section>
+  <p class="help">Bars: hit points and heat. ✕: a kill. Number: damage done to enemies.</p>""",
+    help="""Drag: turn. Shift or right button: move. Wheel: zoom. Click a unit: follow it; Esc: stop
+    following. "Cut at" hides the terrain above a height.""",
+)
 
 # Materials that mechs can walk through are drawn as floor; opacity is out of 255.
 _GROUND = (LAVA, WATER, DIRT)
@@ -61,7 +75,7 @@ def save_replay(
         },
         **further,
     }
-    write_page(path, f"Echelon: {episode.result}", recording, __package__, SCRIPTS, script)
+    write_page(path, f"Echelon: {episode.result}", recording, PAGE, script)
 
 
 def _terrain(voxels: np.ndarray) -> dict:

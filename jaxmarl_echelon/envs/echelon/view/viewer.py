@@ -3,19 +3,17 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import jax
 import numpy as np
 
 from jaxmarl_echelon.envs import base
 from jaxmarl_echelon.envs.echelon.battle.state import TEAMS
 from jaxmarl_echelon.envs.echelon.results import ENDINGS
-from jaxmarl_echelon.envs.echelon.view.animation import save_gif
+from jaxmarl_echelon.envs.echelon.view.animation import save_battle_gif
 from jaxmarl_echelon.envs.echelon.view.palette import TEAM_COLOURS, terrain_image
 from jaxmarl_echelon.envs.echelon.view.recorded_battle import RecordedBattle
 from jaxmarl_echelon.envs.echelon.view.replay import save_replay
 from jaxmarl_echelon.envs.echelon.view.snapshot import take_battle_snapshot
-
-_PANELS = 6
+from jaxmarl_echelon.envs.viewing.panels import MOST_PANELS, add_legend, make_panels
 
 
 class BattleViewer(base.Viewer):
@@ -46,20 +44,19 @@ class BattleViewer(base.Viewer):
         results = [self._result(evaluation, index) for index in range(len(evaluation.length))]
         often = sorted(sorted(set(results)), key=results.count, reverse=True)
         title = ", ".join(f"{results.count(result)} {result}" for result in often)
-        shown = [self._episode(evaluation, index) for index in range(min(_PANELS, len(results)))]
+        shown = [self._episode(evaluation, index) for index in range(min(MOST_PANELS, len(results)))]
         save_picture(path, shown, f"{len(results)} episodes: {title}")
 
     def animation(self, path: Path, evaluation, episode: int) -> None:
         """Draws one episode of an evaluation from above, as a GIF."""
-        save_gif(path, self._episode(evaluation, episode))
+        save_battle_gif(path, self._episode(evaluation, episode))
 
     def replay(self, path: Path, evaluation, episode: int) -> None:
         """Writes one episode of an evaluation as a page with a 3-D view, for any browser."""
         save_replay(path, self._episode(evaluation, episode))
 
     def _episode(self, evaluation, index: int) -> RecordedBattle:
-        length = int(evaluation.length[index]) + 1
-        frames = jax.tree.map(lambda x: np.asarray(x[:length, index]), evaluation.frames)
+        frames = super()._episode(evaluation, index)
         terrain = int(frames.map_index[0])
         return RecordedBattle(
             voxels=np.asarray(self.bank.voxels.material[terrain]),
@@ -102,19 +99,11 @@ def save_picture(
       text_size: font size of captions, points.
     """
     mark, caption, legend = mark or _mark_zone, caption or _caption, legend or _zone_handles
-    from matplotlib.figure import Figure
-
-    columns = min(3, len(episodes))
-    rows = -(-len(episodes) // columns)
-    figure = Figure(figsize=(5.2 * columns, 5.4 * rows + 0.8), dpi=100, layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False).ravel()
-    for index, (axes, episode) in enumerate(zip(grid, episodes, strict=False)):
+    figure, panels, columns = make_panels(len(episodes), (5.2, 5.4), title)
+    for index, (axes, episode) in enumerate(zip(panels, episodes, strict=True)):
         _draw_panel(axes, episode, mark)
         axes.set_title(f"episode {index}: {caption(episode)}", fontsize=text_size)
-    for axes in grid[len(episodes) :]:
-        axes.axis("off")
-    figure.suptitle(title)
-    _legend(figure, legend(), 3 * columns)
+    add_legend(figure, [*_team_handles(), *legend()], 3 * columns)
     figure.savefig(path)
 
 
@@ -155,8 +144,8 @@ def _zone_handles() -> list:
     return [Line2D([], [], color="black", label="capture zone")]
 
 
-def _legend(figure, further: list, columns: int) -> None:
-    """Draws the legend below all panels, in rows of at most `columns` entries."""
+def _team_handles() -> list:
+    """Returns legend entries of teams, starts and ends."""
     from matplotlib.lines import Line2D
 
     handles = [
@@ -164,6 +153,4 @@ def _legend(figure, further: list, columns: int) -> None:
     ]
     for marker, label in (("o", "start"), ("^", "alive at the end"), ("X", "destroyed")):
         handles.append(Line2D([], [], color="#555555", marker=marker, linestyle="none", label=label))
-    handles += further
-    number = min(len(handles), columns)
-    figure.legend(handles=handles, loc="outside lower center", ncols=number, frameon=False)
+    return handles

@@ -8,10 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageFont
 
 from jaxmarl_echelon.envs import base
 from jaxmarl_echelon.envs.f110.cars.simulation import STEER, poses_of
+from jaxmarl_echelon.envs.f110.view.replay import save_car_replay
+from jaxmarl_echelon.envs.viewing.canvas import MapCanvas, box_corners
+from jaxmarl_echelon.envs.viewing.gif import save_gif
 from physics.gridmap import OccupancyMap
 
 COLOURS = {
@@ -28,10 +31,16 @@ UNFINISHED = "#888888"
 CAR_COLOURS = ("#e8590c", "#364fc7", "#2b8a3e", "#862e9c", "#0b7285", "#5c940d")
 
 _SIZE = (720, 360)
-_MOST_BYTES = 5_000_000
 _MOST_FRAMES = 180
 _VIEW = 14.0
 _FREE, _WALL, _RAY, _INK = (250, 250, 248), (90, 90, 96), (205, 222, 238), (30, 30, 30)
+_PAGE_COLOURS = {
+    "paper": "#fafaf8",
+    "wall": "#5a5a60",
+    "beam": "#cddeee",
+    "ink": "#1e1e1e",
+    "cars": CAR_COLOURS,
+}
 
 
 @struct.dataclass
@@ -92,8 +101,7 @@ class F110Viewer(base.Viewer):
 
     def animation(self, path: Path, recorded, episode: int) -> None:
         """Draws one episode of an evaluation."""
-        length = int(recorded.length[episode]) + 1
-        frames = jax.tree.map(lambda x: np.asarray(x[:length, episode]), recorded.frames)
+        frames = self._episode(recorded, episode)
         grid = self.maps[int(frames.map_index[0])]
         lidar = self.simulation.lidar
         animate_cars(
@@ -104,6 +112,15 @@ class F110Viewer(base.Viewer):
             lidar.angles,
             self.simulation.dt,
         )
+
+    def replay(self, path: Path, recorded, episode: int) -> None:
+        """Writes one episode of an evaluation as an interactive page for any browser."""
+        frames = self._episode(recorded, episode)
+        outcome = self._name(recorded.results["outcome"][episode])
+        bounds = _bounds([frames.pose], margin=3.0)
+        colours = {"outcome": COLOURS.get(outcome, UNFINISHED), **_PAGE_COLOURS}
+        grid, angles = self.maps[int(frames.map_index[0])], self.simulation.lidar.angles
+        save_car_replay(path, grid, frames, outcome, angles, self.simulation.dt, bounds, colours)
 
     def _name(self, outcome) -> str:
         return self.outcomes[int(outcome)] if int(outcome) >= 0 else "running"
@@ -137,7 +154,7 @@ def save_trajectories(
             axes.plot(*poses[:, car, :2].T, color="#444444", linewidth=0.7, alpha=0.5)
         axes.plot(*poses[:, 0, :2].T, color=colour, linewidth=1.2, alpha=0.8)
         for car in range(poses.shape[1]):
-            corners = _corners(poses[-1, car], size)
+            corners = box_corners(poses[-1, car], size)
             axes.fill(*corners.T, facecolor=colour if car == 0 else "none", edgecolor=colour, alpha=0.8)
     _legend(axes, [outcome for _, outcome in episodes])
     axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), xlabel="x [m]", ylabel="y [m]", aspect="equal")
@@ -158,17 +175,16 @@ def animate_cars(
       angles: `[B]` directions of the beams, rad.
       dt: seconds per physics step.
     """
-    stride = max(1, -(-len(frames.step) // _MOST_FRAMES))
-    while True:
-        order = np.unique(np.append(np.arange(0, len(frames.step), stride), len(frames.step) - 1))
-        shown = jax.tree.map(partial(np.take, indices=order, axis=0), frames)
-        images = _draw_frames(grid, shown, outcome, angles, dt)
-        seconds = np.diff(frames.step[order]) * dt
-        durations = [*np.clip(1000 * seconds, 20, 500).astype(int).tolist(), 2000]
-        images[0].save(path, save_all=True, append_images=images[1:], duration=durations, loop=0)
-        if Path(path).stat().st_size < _MOST_BYTES or len(images) < 4:
-            return
-        stride *= 2
+
+    def draw(moments) -> list[Image.Image]:
+        shown = jax.tree.map(partial(np.take, indices=moments, axis=0), frames)
+        return _draw_frames(grid, shown, outcome, angles, dt)
+
+    def durations(moments) -> np.ndarray:
+        return np.clip(1000 * (np.diff(frames.step[moments]) * dt), 20, 500)
+
+    count = len(frames.step)
+    save_gif(path, count - 1, draw, durations, stride=max(1, -(-count // _MOST_FRAMES)))
 
 
 def _draw_frames(grid, frames, outcome, angles, dt) -> list[Image.Image]:
@@ -181,34 +197,28 @@ def _draw_frames(grid, frames, outcome, angles, dt) -> list[Image.Image]:
         center = frames.pose[moment, 0, :2] if follow else (low + high) / 2
         last = moment == len(frames.step) - 1
         image = _backdrop(grid, center, scale)
-        draw = ImageDraw.Draw(image)
-        _draw_cars(draw, frames, moment, angles, center, scale)
+        canvas = MapCanvas(image, scale, np.asarray(center, np.float64), (_SIZE[0] / 2, _SIZE[1] / 2))
+        _draw_cars(canvas, frames, moment, angles)
         text = f"t = {frames.step[moment] * dt:5.2f} s" + (f"   {outcome}" if last else "")
-        draw.rectangle((0, 0, _SIZE[0], 24), fill=COLOURS.get(outcome, UNFINISHED) if last else _WALL)
-        draw.text((8, 3), text, fill=(255, 255, 255), font=font)
+        canvas.draw.rectangle((0, 0, _SIZE[0], 24), fill=COLOURS.get(outcome, UNFINISHED) if last else _WALL)
+        canvas.draw.text((8, 3), text, fill=(255, 255, 255), font=font)
         images.append(image.quantize(32, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE))
     return images
 
 
-def _draw_cars(draw, frames, moment, angles, center, scale) -> None:
-    def pixels(xy):
-        offset = (np.asarray(xy, np.float64) - center) * scale
-        return [(float(x), float(y)) for x, y in np.array(_SIZE) / 2 + offset * (1, -1)]
-
+def _draw_cars(canvas: MapCanvas, frames: CarFrame, moment: int, angles: np.ndarray) -> None:
     pose, size = frames.pose[moment], frames.size[moment]
     direction = pose[0, 2] + angles
     ends = pose[0, :2] + frames.scan[moment, :, None] * np.stack([np.cos(direction), np.sin(direction)], -1)
-    start = pixels(pose[:1, :2])[0]
-    for end in pixels(ends):
-        draw.line([start, end], fill=_RAY)
+    for end in ends:
+        canvas.line(pose[0, :2], end, _RAY, 1)
     for car in range(len(pose)):
-        draw.polygon(
-            pixels(_corners(pose[car], size)), fill=CAR_COLOURS[car % len(CAR_COLOURS)], outline=_INK
-        )
+        colour = CAR_COLOURS[car % len(CAR_COLOURS)]
+        canvas.polygon(box_corners(pose[car], size), fill=colour, outline=_INK)
         angle = pose[car, 2] + frames.steer[moment, car]
         nose = pose[car, :2] + 0.35 * size[0] * np.array([np.cos(pose[car, 2]), np.sin(pose[car, 2])])
         wheel = 0.25 * size[0] * np.array([np.cos(angle), np.sin(angle)])
-        draw.line(pixels([nose - wheel, nose + wheel]), fill=_INK, width=3)
+        canvas.line(nose - wheel, nose + wheel, _INK, 3)
 
 
 def _backdrop(grid: OccupancyMap, center: np.ndarray, scale: float) -> Image.Image:
@@ -237,12 +247,6 @@ def _legend(axes, outcomes: Sequence[str]) -> None:
         for name in sorted(set(outcomes), key=outcomes.count, reverse=True)
     ]
     axes.legend(handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=6, frameon=False)
-
-
-def _corners(pose: np.ndarray, size: np.ndarray) -> np.ndarray:
-    ahead = np.array([np.cos(pose[2]), np.sin(pose[2])]) * size[0] / 2
-    left = np.array([-np.sin(pose[2]), np.cos(pose[2])]) * size[1] / 2
-    return pose[:2] + np.stack([-ahead + left, -ahead - left, ahead - left, ahead + left])
 
 
 def _bounds(poses: Sequence[np.ndarray], margin: float) -> tuple[np.ndarray, np.ndarray]:

@@ -1,9 +1,5 @@
 """Pictures, animations and replays of missions."""
 
-import json
-import shutil
-import subprocess
-from importlib import resources
 from types import SimpleNamespace
 
 import jax
@@ -12,12 +8,12 @@ import numpy as np
 import pytest
 from mission_games import EAST, WEST
 from PIL import Image, ImageColor
+from replay_pages import javascript, needs_node
 
 from jaxmarl_echelon.envs.echelon.missions.state import PAID, VERBS
 from jaxmarl_echelon.envs.echelon.missions.view.episode import FAMILY_COLOURS, STATUS_COLOURS
 from jaxmarl_echelon.envs.echelon.missions.view.render import HEADER
 from jaxmarl_echelon.envs.echelon.missions.view.words import order_in_words
-from jaxmarl_echelon.envs.echelon.view import replay
 from jaxmarl_echelon.envs.echelon.view.palette import TEAM_COLOURS
 from jaxmarl_echelon.envs.echelon.view.snapshot import LENGTH_UNIT
 
@@ -118,20 +114,11 @@ def test_picture_and_animation_show_objectives_coverage_and_status(game, recorde
         assert ImageColor.getrgb(colour) in colours(first, x, y)
 
 
-def embedded(page) -> dict:
-    start = page.index('type="application/json">') + len('type="application/json">')
-    return json.loads(page[start : page.index("</script>", start)])
-
-
-@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+@needs_node
 def test_the_page_reads_what_was_recorded(game, recorded, tmp_path):
     game.env.viewer.replay(tmp_path / "replay.html", recorded, 0)
     page = (tmp_path / "replay.html").read_text()
-    view = resources.files("jaxmarl_echelon.envs.echelon.missions.view")
-    folder = resources.files("jaxmarl_echelon.envs.echelon.view") / "page"
-    scripts = [(folder / f"{name}.js").read_text() for name in replay.SCRIPTS]
-    own = (view / "missions.js").read_text()
-    assert own in page and page.count("<script") == 2
+    assert "coveredCells" in page and page.count("<script") == 2
     asked = {
         "words": f"[recording.wordsAt(0, 0), recording.wordsAt(0, {CHANGE}.5)]",
         "objective": f"[recording.objective(0, 0), recording.objective(0, {CHANGE})]",
@@ -141,11 +128,8 @@ def test_the_page_reads_what_was_recorded(game, recorded, tmp_path):
         "paid": f"[recording.paidUntil(10.5), recording.paidShares({STEPS - 1})]",
         "reports": "[0, 1, 2].map((mech) => recording.reportColour(mech, 0))",
     }
-    code = "\n".join([*scripts, own, f"const recording = new Recording({json.dumps(embedded(page))});"])
     pairs = ", ".join(f"{name}: {value}" for name, value in asked.items())
-    program = f'"use strict";\n{code}\nconsole.log(JSON.stringify({{{pairs}}}));'
-    done = subprocess.run(["node", "-"], input=program, capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout)
+    found = javascript(page, f"{{{pairs}}}")
     assert found["words"][0].startswith("Stage") and found["words"][1].startswith("Assault")
     assert found["objective"] == [[10, 20, 5], [30, 10, 4]]
     assert found["cells"] == [[7.5, 2.5], [12.5, 2.5]] and found["none"] == []

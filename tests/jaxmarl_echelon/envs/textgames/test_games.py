@@ -1,5 +1,6 @@
 """The games as environments: the contract, statistics of random play, scripts, rules in single moves."""
 
+import shutil
 import warnings
 from functools import cache, partial
 
@@ -7,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from replay_pages import check_self_contained, embedded, play_page
 
 from jaxmarl_echelon.envs.check_env import check_env
 from jaxmarl_echelon.envs.textgames.boards import in_line
@@ -258,17 +260,27 @@ def test_an_illegal_action_forfeits():
     np.testing.assert_array_equal(time.reward[ROLE], [1, -1])
 
 
-def test_recorded_game_is_printed_move_by_move():
+def test_recorded_game_is_printed_and_replayed_move_by_move(tmp_path):
     env = GAMES["tictactoe"]
     script = controllers.make_script_controller(env.scripts["perfect"])
     seats = {ROLE: controllers.play_one_seat_against(script, script, 2)}
     params = jax.tree.map(lambda x: jnp.broadcast_to(x, (2,)), env.default_params())
     play = jax.jit(lambda key: evaluation.play_episodes(env, seats, {}, key, params, env.viewer.snapshot))
-    lines = env.viewer.text(jax.device_get(play(jax.random.key(0))), 1).splitlines()
+    recorded = jax.device_get(play(jax.random.key(0)))
+    lines = env.viewer.text(recorded, 1).splitlines()
     assert lines[:4] == ["evaluated: seat 1", "...", "...", "..."]
     assert lines[4].startswith("1. seat 0 plays [")
     assert sum(line.startswith(("1.", "2.", "9.")) for line in lines) == 3
     assert lines[-1] == "scores: seat 0 +0, seat 1 +0"
+    env.viewer.replay(tmp_path / "replay.html", recorded, 1)
+    page = (tmp_path / "replay.html").read_text()
+    check_self_contained(page)
+    recording = embedded(page)
+    assert recording["positions"][0].splitlines() == lines[1:4]
+    assert recording["moves"][1:] == [line for line in lines if line[0].isdigit()]
+    if shutil.which("node"):
+        texts = play_page(page, tmp_path)
+        assert (texts["clock"], texts["message"]) == ("ply 0", "")
 
 
 @pytest.mark.parametrize(

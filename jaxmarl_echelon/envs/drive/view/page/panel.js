@@ -1,38 +1,21 @@
-// Side panel: list of learners, rewards of the followed learner, and events.
+// Side panel: list of learners, and rewards of the followed learner.
 
 class Panel {
-  constructor(recording, onFollow, onMoment) {
+  constructor(recording, onFollow) {
     this.recording = recording;
-    document.getElementById("caption").textContent = recording.caption;
-    this.rows = recording.learners.map((learner) => this.learnerRow(learner, onFollow));
-    this.events = recording.events.map(([seconds, learner, what]) => {
-      const item = document.createElement("li");
-      item.textContent = `${seconds.toFixed(1)} s   ${learner}: ${what}`;
-      item.onclick = () => {
-        onFollow(learner);
-        onMoment(Math.round(seconds / recording.period));
-      };
-      document.getElementById("events").append(item);
-      return { item, frame: Math.round(seconds / recording.period) };
+    byId("caption").textContent = recording.caption;
+    this.rows = recording.learners.map((learner) => {
+      const text = `${learner}  ${recording.outcomes[learner]}`;
+      const { row } = markedRow(byId("learners"), recording.colour(learner), text, () => onFollow(learner));
+      return { row, learner };
     });
-  }
-
-  learnerRow(learner, onFollow) {
-    const button = document.createElement("button");
-    const mark = document.createElement("i");
-    mark.style.background = this.recording.colour(learner);
-    button.append(mark, `${learner}  ${this.recording.outcomes[learner]}`);
-    button.onclick = () => onFollow(learner);
-    document.getElementById("learners").append(button);
-    return { button, learner };
   }
 
   show(frame, followed) {
     const { recording } = this;
-    for (const { button, learner } of this.rows) button.classList.toggle("followed", learner === followed);
-    for (const event of this.events) event.item.classList.toggle("past", event.frame < frame);
-    const place = document.getElementById("followed");
-    if (followed === null || !recording.isLearner(followed)) {
+    for (const { row, learner } of this.rows) row.classList.toggle("followed", learner === followed);
+    const place = byId("followed");
+    if (!recording.isLearner(followed)) {
       place.replaceChildren();
       return;
     }

@@ -1,20 +1,17 @@
-// The recorded episode, decoded. A moment is a number of decisions since the start; fractions lie between frames.
+// Recorded driving, decoded.
 
-const ARRAYS = { int8: Int8Array, uint8: Uint8Array, float32: Float32Array };
-
-/** An array from {dtype, shape, data}, data in base64 with the lowest byte first. */
-function decodeArray({ dtype, data }) {
-  const bytes = Uint8Array.from(atob(data), (character) => character.charCodeAt(0));
-  return new ARRAYS[dtype](bytes.buffer);
-}
-
-class Recording {
+class Recording extends FlatRecording {
   constructor(raw) {
-    Object.assign(this, raw);
-    for (const [name, field] of Object.entries(raw.arrays)) this[name] = decodeArray(field);
-    [this.count, this.bodies] = raw.arrays.pose.shape;
+    super(raw);
     this.features = raw.arrays.seen.shape[2];
-    this.last = this.count - 1;
+  }
+
+  eventRows() {
+    return this.events.map(([seconds, learner, what]) => ({
+      frame: Math.round(seconds / this.period),
+      text: `${learner}: ${what}`,
+      subject: learner,
+    }));
   }
 
   isLearner(body) {
@@ -32,23 +29,6 @@ class Recording {
   /** A flag of a learner: "alive", "ghost", "colliding" or "offroad". */
   flag(name, frame, learner) {
     return learner < this.agents && this[name][frame * this.agents + learner] > 0;
-  }
-
-  poseAt(frame, body) {
-    const place = 3 * (frame * this.bodies + body);
-    return [this.pose[place], this.pose[place + 1], this.pose[place + 2]];
-  }
-
-  /** The pose between two frames; respawned bodies jump. */
-  poseBetween(moment, body) {
-    const frame = Math.floor(moment);
-    const here = this.poseAt(frame, body);
-    const share = moment - frame;
-    if (share === 0 || frame === this.last || !this.isPresent(frame + 1, body)) return here;
-    const next = this.poseAt(frame + 1, body);
-    if (Math.hypot(next[0] - here[0], next[1] - here[1]) > 6) return here;
-    const turn = Math.atan2(Math.sin(next[2] - here[2]), Math.cos(next[2] - here[2]));
-    return [here[0] + share * (next[0] - here[0]), here[1] + share * (next[1] - here[1]), here[2] + share * turn];
   }
 
   goalAt(frame, learner) {

@@ -1,42 +1,14 @@
-// Draws a moment of the recording on a canvas, in world coordinates with y upwards.
+// Draws a moment of the recording: roads, bodies, goals, and the observation of the followed learner.
 
-class Scene {
-  constructor(canvas, recording) {
-    this.canvas = canvas;
-    this.recording = recording;
-    this.context = canvas.getContext("2d");
-    this.showWhole();
+class View extends FlatView {
+  constructor(recording, player) {
+    super(recording, player);
+    this.panel = new Panel(recording, (learner) => player.follow(learner));
   }
 
-  showWhole() {
-    const { low, high } = this.recording;
-    this.center = [(low[0] + high[0]) / 2, (low[1] + high[1]) / 2];
-    this.zoom = 1;
-  }
-
-  get scale() {
-    const { low, high } = this.recording;
-    const { clientWidth, clientHeight } = this.canvas;
-    return this.zoom * Math.min(clientWidth / (high[0] - low[0]), clientHeight / (high[1] - low[1]));
-  }
-
-  toWorld(x, y) {
-    const { clientWidth, clientHeight } = this.canvas;
-    return [this.center[0] + (x - clientWidth / 2) / this.scale, this.center[1] - (y - clientHeight / 2) / this.scale];
-  }
-
-  draw(moment, followed, showsSeen) {
-    const { context, canvas, recording } = this;
-    const ratio = window.devicePixelRatio || 1;
-    canvas.width = canvas.clientWidth * ratio;
-    canvas.height = canvas.clientHeight * ratio;
+  drawScene(moment, followed) {
+    const { recording } = this;
     const frame = Math.floor(moment);
-    if (followed !== null) this.center = recording.poseBetween(moment, followed).slice(0, 2);
-    context.fillStyle = recording.colours.paper;
-    context.fillRect(0, 0, canvas.width, canvas.height);
-    const scale = this.scale * ratio;
-    context.setTransform(scale, 0, 0, -scale, canvas.width / 2 - scale * this.center[0], canvas.height / 2 + scale * this.center[1]);
-    this.pixel = 1 / this.scale;
     this.drawRoads();
     for (const learner of recording.learners) {
       if (recording.flag("alive", frame, learner) && !recording.flag("ghost", frame, learner)) {
@@ -46,8 +18,8 @@ class Scene {
     for (let body = 0; body < recording.bodies; body++) {
       if (recording.isPresent(frame, body)) this.drawBody(moment, frame, body, body === followed);
     }
-    if (followed !== null && showsSeen && recording.isLearner(followed)) this.drawSeen(frame, followed);
-    context.setTransform(1, 0, 0, 1, 0, 0);
+    if (byId("seen").checked && recording.isLearner(followed)) this.drawSeen(frame, followed);
+    this.panel.show(frame, followed);
   }
 
   drawRoads() {
@@ -120,14 +92,5 @@ class Scene {
       this.circle([row.goal_x * view.goal, row.goal_y * view.goal], 1, "#862e9c", 2);
     }
     context.restore();
-  }
-
-  circle([x, y], radius, colour, width) {
-    const { context } = this;
-    context.strokeStyle = colour;
-    context.lineWidth = width * this.pixel;
-    context.beginPath();
-    context.arc(x, y, radius, 0, 2 * Math.PI);
-    context.stroke();
   }
 }

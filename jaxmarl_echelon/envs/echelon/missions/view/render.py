@@ -4,22 +4,23 @@ import textwrap
 from importlib import resources
 from pathlib import Path
 
-import jax
 import numpy as np
 from PIL import ImageFont
 
+from jaxmarl_echelon.envs import base
 from jaxmarl_echelon.envs.echelon.battle.state import TEAMS
 from jaxmarl_echelon.envs.echelon.missions.measures.facts import AREA
 from jaxmarl_echelon.envs.echelon.missions.results import MISSION_ENDINGS, RED_SCORE, SCORE
 from jaxmarl_echelon.envs.echelon.missions.view.episode import FAMILY_COLOURS, STATUS_COLOURS, RecordedMission
 from jaxmarl_echelon.envs.echelon.missions.view.frames import REWARD_GROUPS, make_mission_snapshot
-from jaxmarl_echelon.envs.echelon.view.animation import Canvas, draw_fight, save_gif
+from jaxmarl_echelon.envs.echelon.view.animation import draw_fight, save_battle_gif
 from jaxmarl_echelon.envs.echelon.view.palette import TEAM_COLOURS
 from jaxmarl_echelon.envs.echelon.view.replay import save_replay
 from jaxmarl_echelon.envs.echelon.view.viewer import BattleViewer, save_picture
+from jaxmarl_echelon.envs.viewing.canvas import MapCanvas
+from jaxmarl_echelon.envs.viewing.panels import MOST_PANELS
 
 HEADER = 58
-_PANELS = 6
 # Captions: font size in points, and characters per line.
 _TEXT_SIZE, _LINE = 8.0, 84
 # Decisions between two reports shown in a picture.
@@ -50,7 +51,7 @@ class MissionViewer(BattleViewer):
 
     def picture(self, path: Path, evaluation) -> None:
         """Draws the first episodes of an evaluation, one panel each, as a PNG."""
-        shown = [self._episode(evaluation, i) for i in range(min(_PANELS, len(evaluation.length)))]
+        shown = [self._episode(evaluation, i) for i in range(min(MOST_PANELS, len(evaluation.length)))]
         success = [float(np.mean(evaluation.results[name])) for name in (SCORE, RED_SCORE)]
         means = ", ".join(f"{team} {value:.2f}" for team, value in zip(TEAMS, success, strict=True))
         title = f"{len(evaluation.length)} episodes: mean success {means}"
@@ -59,7 +60,7 @@ class MissionViewer(BattleViewer):
     def animation(self, path: Path, evaluation, episode: int) -> None:
         """Draws one episode of an evaluation from above, as a GIF."""
         colours = (*STATUS_COLOURS, *FAMILY_COLOURS, _TRACK)
-        save_gif(path, self._episode(evaluation, episode), _draw, colours, HEADER)
+        save_battle_gif(path, self._episode(evaluation, episode), _draw, colours, HEADER)
 
     def replay(self, path: Path, evaluation, episode: int) -> None:
         """Writes one episode of an evaluation as a page with a 3-D view, for any browser."""
@@ -77,8 +78,7 @@ class MissionViewer(BattleViewer):
         save_replay(path, shown, further, script.read_text(encoding="utf-8"))
 
     def _episode(self, evaluation, index: int) -> RecordedMission:
-        length = int(evaluation.length[index]) + 1
-        frames = jax.tree.map(lambda x: np.asarray(x[:length, index]), evaluation.frames)
+        frames = base.Viewer._episode(self, evaluation, index)
         return RecordedMission(
             voxels=np.asarray(self.bank.voxels.material[int(frames.map_index[0])]),
             zone=frames.zone[0, 0],
@@ -154,7 +154,7 @@ def _mark_orders(axes, episode: RecordedMission) -> None:
             axes.plot(*place, ".", color=colour, markersize=4, markeredgewidth=0, zorder=3)
 
 
-def _draw(canvas: Canvas, episode: RecordedMission, moment: int):
+def _draw(canvas: MapCanvas, episode: RecordedMission, moment: int):
     """Draws one moment of an animation."""
     frames = episode.frames
     for team, colour in enumerate(TEAM_COLOURS):
@@ -174,7 +174,7 @@ def _draw(canvas: Canvas, episode: RecordedMission, moment: int):
     return canvas.image
 
 
-def _draw_header(canvas: Canvas, episode: RecordedMission, moment: int) -> None:
+def _draw_header(canvas: MapCanvas, episode: RecordedMission, moment: int) -> None:
     """Draws bars of success from the edges, orders in words, and the time."""
     width, font = canvas.image.width, ImageFont.load_default(size=10)
     success = episode.frames.score[moment]
@@ -191,7 +191,7 @@ def _draw_header(canvas: Canvas, episode: RecordedMission, moment: int) -> None:
     _draw_paid(canvas, episode, moment, font)
 
 
-def _draw_paid(canvas: Canvas, episode: RecordedMission, moment: int, font) -> None:
+def _draw_paid(canvas: MapCanvas, episode: RecordedMission, moment: int, font) -> None:
     """Draws blue's cumulative reward by family, and a bar of their shares."""
     left, start, paid = 6.0, 0.0, episode.paid[moment]
     texts = [f"{name} {value:+.2f}" for name, value in zip(REWARD_GROUPS, paid, strict=True)]

@@ -12,13 +12,6 @@ const cross = (a, b) => [
 const magnitude = (a) => Math.hypot(...a);
 const normalized = (a) => scaled(a, 1 / Math.max(magnitude(a), 1e-9));
 const mix = (a, b, share) => add(scaled(a, 1 - share), scaled(b, share));
-const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
-
-/** Interpolates between the angles a and b, along the shorter arc. */
-function mixAngle(a, b, share) {
-  const turn = ((b - a + 3 * Math.PI) % (2 * Math.PI)) - Math.PI;
-  return a + turn * share;
-}
 
 function multiply(a, b) {
   const product = new Float32Array(16);

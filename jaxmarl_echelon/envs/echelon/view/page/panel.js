@@ -1,21 +1,9 @@
-// The list of units, the events and the score.
-
-const byId = (id) => document.getElementById(id);
-
-function element(tag, className, parent, text = "") {
-  const created = document.createElement(tag);
-  created.className = className;
-  created.textContent = text;
-  parent.append(created);
-  return created;
-}
+// The list of units, the score, and the last event.
 
 class Panel {
-  constructor(recording, { follow, seek }) {
+  constructor(recording, follow) {
     this.recording = recording;
     this.rows = recording.present().map((mech) => this.addUnit(mech, follow));
-    this.events = recording.events.map((event) => this.addEvent(event, seek));
-    this.pastEvents = -1;
   }
 
   addUnit(mech, follow) {
@@ -29,16 +17,8 @@ class Panel {
     return { mech, button, state, bars };
   }
 
-  addEvent([frame, team, text], seek) {
-    const item = element("li", "", byId("events"), `${this.recording.clock(frame)}  ${text}`);
-    item.style.color = this.recording.teamColour(team);
-    item.onclick = () => seek(frame);
-    return { frame, item };
-  }
-
   update(moment, followed) {
     for (const row of this.rows) this.updateUnit(row, moment, followed);
-    this.updateEvents(moment);
     this.updateScore(moment);
     this.updateMessage(moment);
   }
@@ -53,14 +33,6 @@ class Panel {
     button.title = `${hp} % hit points, ${heat} % heat, ${kills} kills, ${dealt} damage done`;
     bars[0].style.cssText = `width:${hp}%;background:${hpColour(hp)}`;
     bars[1].style.cssText = `width:${Math.min(heat, 100)}%;background:${heatColour(heat)}`;
-  }
-
-  updateEvents(moment) {
-    const past = this.events.filter(({ frame }) => frame <= moment);
-    if (past.length === this.pastEvents) return;
-    this.pastEvents = past.length;
-    for (const { frame, item } of this.events) item.classList.toggle("past", frame <= moment);
-    if (past.length) past[past.length - 1].item.scrollIntoView({ block: "nearest" });
   }
 
   updateScore(moment) {

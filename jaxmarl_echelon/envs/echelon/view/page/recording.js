@@ -1,20 +1,10 @@
-// The recorded episode, decoded. A moment is a number of decisions since the start; fractions lie between two frames.
+// A recorded battle, decoded.
 
-const ARRAYS = { int8: Int8Array, uint8: Uint8Array, int16: Int16Array, uint16: Uint16Array, float32: Float32Array };
-const NOBODY = -1;
-
-/** An array from {dtype, shape, data}, data in base64 with the lowest byte first. */
-function decodeArray({ dtype, data }) {
-  const bytes = Uint8Array.from(atob(data), (character) => character.charCodeAt(0));
-  return new ARRAYS[dtype](bytes.buffer);
-}
-
-class Recording {
+class Recording extends EpisodeRecording {
   constructor(raw) {
-    Object.assign(this, raw);
+    super(raw);
     this.voxels = decodeArray(raw.voxels);
-    this.frames = {};
-    for (const [name, field] of Object.entries(raw.frames)) this.frames[name] = decodeArray(field);
+    this.frames = decodeArrays(raw.frames);
     [this.count, this.mechs, this.places] = raw.frames.projectile_kind.shape;
     this.clouds = raw.frames.smoke_left.shape[2];
     this.last = this.count - 1;
@@ -149,7 +139,7 @@ class Recording {
     return this.teamColour(this.holders[Math.floor(moment)]);
   }
 
-  clock(moment) {
-    return `${(moment * this.period).toFixed(1)} s`;
+  eventRows() {
+    return this.events.map(([frame, team, text]) => ({ frame, text, colour: this.teamColour(team) }));
   }
 }
