@@ -255,7 +255,7 @@ def measure_parts(console, overrides, num_envs: int = 256) -> None:
         "whole step": (whole, (keys, action)),
         "boxes": (
             lambda b, s: road_contacts.find_touching_bodies(
-                s.motion, b.size[s.scene], solid(s), jnp.arange(agents)
+                road_contacts.boxes_of(s.motion, b.size[s.scene], solid(s)), jnp.arange(agents)
             ),
             (),
         ),

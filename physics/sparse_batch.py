@@ -184,11 +184,49 @@ def cond_any(flag: jax.Array, true_fn: Callable, false_fn: Callable, *operands: 
     return lax.cond(any_in_batch(flag), true_fn, false_fn, *operands)
 
 
+def compute_first(flag: jax.Array, fn: Callable, *operands: PyTree) -> PyTree:
+    """Returns `fn(*operands)` as an array in memory; zeros if no flag of the batch is set.
+
+    XLA on a CPU fuses `fn` into its consumers and then computes it once per consumer. It does not look into
+    the branch of a `lax.cond`.
+
+    Args:
+      flag: bool, true wherever the result matters; not a constant.
+      fn: returns a tree of arrays.
+      operands: trees of arrays.
+    """
+    shapes = jax.eval_shape(fn, *operands)
+
+    def nothing(*_):
+        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+    return cond_any(flag, fn, nothing, *operands)
+
+
 def compute_where(
-    fn: Callable[..., PyTree], active: jax.Array, default: PyTree, *operands: PyTree, share: float
+    fn: Callable[..., PyTree],
+    active: jax.Array,
+    default: PyTree,
+    *operands: PyTree,
+    share: float,
+    shared: PyTree = None,
 ) -> PyTree:
-    """Returns `fn(*operands)` if `active`, else `default`; see `update_where`."""
-    return _where(lambda _, *values: fn(*values), active, default, operands, share, reads_state=False)
+    """Returns `fn(*operands)` if `active`, else `default`; see `update_where`.
+
+    With `shared`, a tree of arrays that a nested batch has in common, it is `fn(place, shared, *operands)`:
+    `fn` gets these arrays with an additional first axis, stacked over the outer batch and neither copied nor
+    gathered for its elements, and `place`, the int32 index of its own there.
+    """
+    if shared is None:
+        return _where(lambda _, __, ___, *values: fn(*values), active, default, operands, share)
+    return _where(
+        lambda _, place, stacked, *values: fn(place, stacked, *values),
+        active,
+        default,
+        operands,
+        share,
+        shared,
+    )
 
 
 def update_where(
@@ -205,7 +243,11 @@ def update_where(
       operands: trees of arrays.
       share: share of a batch that is computed at a time.
     """
-    return _where(fn, active, state, operands, share, reads_state=True)
+
+    def update(state, _, __, *values):
+        return fn(state, *values)
+
+    return _where(update, active, state, operands, share, reads_state=True)
 
 
 def broadcast_unbatched(batched: PyTree, values: PyTree, size: int) -> PyTree:
@@ -225,53 +267,69 @@ def _checked(mask: jax.Array, room: int) -> int:
     return min(room, mask.shape[0])
 
 
-def _where(fn, active, state, operands, share: float, *, reads_state: bool) -> PyTree:
-    """Applies the three batching rules: a `lax.cond`, one batch of it, and nested batches merged into one.
+def _where(fn, active, state, operands, share: float, shared: PyTree = None, *, reads_state: bool = False):
+    """Applies the batching rules: a `lax.cond`, one batch of it, and nested batches merged into one.
 
     Leaves of the operands are passed as two lists, those with a batch axis (`own`) and those without
-    (`common`); each holds None where the other holds the leaf.
+    (`common`); each holds None where the other holds the leaf. Arrays of `shared` have an
+    axis of their own, which `place` indexes.
     """
     leaves, structure = jax.tree.flatten(operands)
 
-    def call(state, own, common):
+    def call(state, place, own, common, shared):
         merged = [b if a is None else a for a, b in zip(own, common, strict=True)]
-        return fn(state, *jax.tree.unflatten(structure, merged))
+        return fn(state, place, shared, *jax.tree.unflatten(structure, merged))
 
     @custom_vmap
-    def batch(active, state, own, common):
-        def rows(state, own):
-            return jax.vmap(call, (0, 0, None))(state, own, common)
+    def batch(active, state, place, own, common, shared):
+        def rows(state, place, own):
+            return jax.vmap(call, (0, 0, 0, None, None))(state, place, own, common, shared)
 
         def step(chunk, state):
-            return put_rows(state, chunk.index, rows(*take_rows((state, own), chunk.index)))
+            return put_rows(state, chunk.index, rows(*take_rows((state, place, own), chunk.index)))
 
         room = max(1, ceil(active.shape[0] * share))
         if not reads_state:
-            return compute_rows(active, lambda own: rows(None, own), own, state, room)
+            return compute_rows(active, lambda given: rows(None, *given), (place, own), state, room)
         return fold_active(active, step, state, room)
 
     @batch.def_vmap
-    def _(axis_size, batched, active, state, own, common):
+    def _(axis_size, batched, active, state, place, own, common, shared):
         inner = active.shape[-1]
-        outer = [None if v is None else jnp.repeat(v, inner, axis=0) for v in _only(True, batched[3], common)]
-        active, state, own = broadcast_unbatched(batched[:3], (active, state, own), axis_size)
-        active, state, own = jax.tree.map(lambda v: lax.collapse(v, 0, 2), (active, state, own))
+        outer = [None if v is None else jnp.repeat(v, inner, axis=0) for v in _only(True, batched[4], common)]
+        active, state, place, own = broadcast_unbatched(batched[:4], (active, state, place, own), axis_size)
+        place, shared = _stacked(batched[5], place, shared, axis_size)
+        active, state, place, own = jax.tree.map(lambda v: lax.collapse(v, 0, 2), (active, state, place, own))
         own = [b if a is None else a for a, b in zip(own, outer, strict=True)]
-        result = batch(active, state, own, _only(False, batched[3], common))
+        result = batch(active, state, place, own, _only(False, batched[4], common), shared)
         result = jax.tree.map(lambda v: v.reshape(axis_size, inner, *v.shape[1:]), result)
         return result, jax.tree.map(lambda _: True, result)
 
     @custom_vmap
-    def single(active, state, leaves):
-        return lax.cond(active, lambda: call(state, leaves, [None] * len(leaves)), lambda: state)
+    def single(active, state, place, leaves, shared):
+        return lax.cond(
+            active, lambda: call(state, place, leaves, [None] * len(leaves), shared), lambda: state
+        )
 
     @single.def_vmap
-    def _(axis_size, batched, active, state, leaves):
-        active, state = broadcast_unbatched(batched[:2], (active, state), axis_size)
-        own, common = (_only(wanted, batched[2], leaves) for wanted in (True, False))
-        return batch(active, state, own, common), jax.tree.map(lambda _: True, state)
+    def _(axis_size, batched, active, state, place, leaves, shared):
+        active, state, place = broadcast_unbatched(batched[:3], (active, state, place), axis_size)
+        place, shared = _stacked(batched[4], place, shared, axis_size)
+        own, common = (_only(wanted, batched[3], leaves) for wanted in (True, False))
+        return batch(active, state, place, own, common, shared), jax.tree.map(lambda _: True, state)
 
-    return single(active, state, leaves)
+    return single(active, state, jnp.int32(0), leaves, jax.tree.map(lambda v: v[None], shared))
+
+
+def _stacked(batched: PyTree, place: jax.Array, shared: PyTree, size: int) -> tuple[jax.Array, PyTree]:
+    """Merges a batch axis into that of what is shared, and moves the places `[size, ...]` accordingly."""
+    if not any(jax.tree.leaves(batched)):
+        return place, shared
+    shared = broadcast_unbatched(batched, shared, size)
+    each = jax.tree.leaves(shared)[0].shape[1]
+    first = each * jnp.arange(size, dtype=jnp.int32)
+    place = place + first.reshape(size, *(1,) * (place.ndim - 1))
+    return place, jax.tree.map(lambda v: lax.collapse(v, 0, 2), shared)
 
 
 def _only(wanted: bool, batched: list, values: list) -> list:

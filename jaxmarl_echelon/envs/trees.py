@@ -10,6 +10,7 @@ from jax import lax
 from algos.types import PyTree
 
 SLICE = 8
+WIDE = 64  # numbers of a last axis from which on a product is the faster test for finite numbers
 
 
 def map_in_chunks(fn: Callable[[PyTree], PyTree], inputs: PyTree) -> PyTree:
@@ -66,12 +67,19 @@ def _is_float(leaf: jax.Array) -> bool:
 
 def rows_are_finite(tree: PyTree) -> jax.Array:
     """Tells whether all floats of each row are finite, bool `[E]`; keys and integers are ignored."""
-    rows = [
-        jnp.isfinite(leaf).reshape(leaf.shape[0], -1).all(1)
-        for leaf in jax.tree.leaves(tree)
-        if _is_float(leaf)
-    ]
-    return jnp.stack(rows).all(0)
+    return jnp.stack([_finite_rows(leaf) for leaf in jax.tree.leaves(tree) if _is_float(leaf)]).all(0)
+
+
+def _finite_rows(leaf: jax.Array) -> jax.Array:
+    """Tells whether all numbers of each row are finite; wide leaves are multiplied by very small numbers.
+
+    A sum of such products is finite if and only if all factors are. A CPU multiplies in one pass; otherwise
+    it would write a mask of the leaf's size and reduce it, which takes five times as long.
+    """
+    if leaf.ndim > 2 and leaf.shape[-1] >= WIDE:
+        small = jnp.full(leaf.shape[-1], jnp.finfo(leaf.dtype).tiny, leaf.dtype)
+        leaf = jnp.matmul(leaf, small, precision=lax.Precision.HIGHEST)
+    return jnp.isfinite(leaf).reshape(leaf.shape[0], -1).all(1)
 
 
 def zero_nonfinite(tree: PyTree) -> PyTree:

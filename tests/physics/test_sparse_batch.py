@@ -44,6 +44,29 @@ def test_compute_where_in_nested_batches(chance):
     np.testing.assert_allclose(alone, expected[0, 0], rtol=1e-6)
 
 
+def test_compute_where_shares_what_a_nested_batch_has_in_common():
+    shapes = []
+
+    def look_up(place, tables, row, column):
+        shapes.append(tables.shape)
+        return tables.at[place, row].get() + column
+
+    def look(needed, table, row, column):
+        return compute_where(look_up, needed, jnp.zeros(2), row, column, share=0.25, shared=table)
+
+    rng = np.random.default_rng(0)
+    needed, row = rng.random((3, 10)) < 0.6, rng.integers(0, 5, (3, 10))
+    tables, column = rng.random((3, 5, 2)).astype(np.float32), np.arange(3, dtype=np.float32)
+    inner = jax.vmap(look, (0, None, 0, None))
+    found = jax.jit(jax.vmap(inner))(needed, tables, row, column)
+    wanted = tables[np.arange(3)[:, None], row] + column[:, None, None]
+    np.testing.assert_allclose(found, np.where(needed[..., None], wanted, 0.0), rtol=1e-6)
+    assert (3, 5, 2) in shapes, "stacked, not gathered for each"
+    np.testing.assert_allclose(
+        inner(needed[0], tables[0], row[0], 1.0)[needed[0]], tables[0][row[0]][needed[0]] + 1
+    )
+
+
 @jax.jit
 @jax.vmap
 def doubled_where(needed, state):

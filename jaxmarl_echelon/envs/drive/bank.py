@@ -59,10 +59,10 @@ class SceneBank:
       view_edges: `[S, Y2, X2, 32]` int16 the road edges nearest to the centre of each square of `VIEW_CELL`,
         nearest first, up to `VIEW_REACH`.
       view_lanes: `[S, Y2, X2, 24]` int16 likewise the lane segments, without bike lanes.
-      spiral: `[S, Y, X, 200]` int16 the uncut segments that PufferDrive shows to a body in each square of
-        `CELL`, in its order; None unless requested.
-      spiral_row: `[S, W, 14]` float32 features of uncut segments, see `features.puffer_table`; None unless
-        requested.
+      spiral: `[S, Y, X, 202]` int16 the uncut segments that PufferDrive shows to a body in each square of
+        `CELL`, in its order, between two empty places; None unless requested.
+      spiral_row: `[S, W + 1, 7]` float32 features of uncut segments, see `features.puffer_table`, and of an
+        empty place; None unless requested.
       origin: `[S, 2]` float32 corner of cell [0, 0] of both kinds of squares.
       cells: `[S, 2]` int32 number of columns and rows of squares of `CELL` in the scene; indices are clipped
         to these, those of `VIEW_CELL` to half of them, rounded up. With clipped indices, look-ups outside the

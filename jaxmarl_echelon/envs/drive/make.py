@@ -30,7 +30,7 @@ from jaxmarl_echelon.envs.drive.traffic.simulation import TrafficSimulation
 from jaxmarl_echelon.envs.rewards import Reward
 
 FULL = 0.75  # share of filled slots above which empty ones may cost as much as full ones
-CHUNK = 1 / 16
+CHUNK = 1 / 32
 
 
 def make(reward: Reward, *, scenes: Scenes | str = "generated", **given) -> Drive:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxmarl_echelon.envs.drive.bank import SceneBank
 from jaxmarl_echelon.envs.drive.codes import CELL, CYCLIST, PEDESTRIAN, VIEW_CELL
@@ -15,7 +16,7 @@ from jaxmarl_echelon.envs.drive.state import DriveState
 from jaxmarl_echelon.envs.drive.traffic import signals
 from jaxmarl_echelon.envs.drive.traffic.road_contacts import look_up_segments
 from physics.bicycle import JerkState, Motion
-from physics.sparse_batch import compute_where, cond_any
+from physics.sparse_batch import PyTree, compute_first, compute_where
 
 ACCELERATION_SCALE, LATERAL_SCALE, STEERING_SCALE = 5.0, 4.0, 0.55
 
@@ -40,7 +41,7 @@ def observe_learners(view: ObservationConfig, bank: SceneBank, state: DriveState
     empty = jnp.zeros(view.size, jnp.float32)
 
     def one(alive, ego, own, slot):
-        return compute_where(write, alive, empty, bank, sight, ego, own, slot, share=view.share)
+        return compute_where(write, alive, empty, bank, ego, own, slot, share=view.share, shared=sight)
 
     return jax.vmap(one)(state.alive, ego, own, slots)
 
@@ -53,7 +54,9 @@ class VisibleBodies(NamedTuple):
       x, y: `[N]` m.
       shown: `[N]` bool; the body is present and not a ghost.
       ghost: `[A]` bool; learners that see no other body.
-      rows: `[N, F]` features of bodies before they are turned into a learner's frame.
+      rows: `[P, N, F]` features of bodies in P episodes before they are turned into a learner's frame; with
+        the original's layout `N + 1` rows, the last of which stands for an empty place.
+      place: int32 index of the own episode among the P.
     """
 
     scene: jax.Array
@@ -62,6 +65,7 @@ class VisibleBodies(NamedTuple):
     shown: jax.Array
     ghost: jax.Array
     rows: jax.Array
+    place: jax.Array
 
 
 def _sight(view: ObservationConfig, bank: SceneBank, state: DriveState) -> VisibleBodies:
@@ -71,25 +75,39 @@ def _sight(view: ObservationConfig, bank: SceneBank, state: DriveState) -> Visib
         columns = *motion, size[:, 0], size[:, 1], kind.astype(jnp.float32)
         rows = jnp.stack(columns, axis=-1)
     else:
-        rows = features.puffer_body_table(motion, size)
+        rows = features.append_empty_row(jnp, features.puffer_body_table(motion, size))
     shown = state.present.at[:agents].set(state.present[:agents] & ~state.ghost)
-    return VisibleBodies(state.scene, motion.x, motion.y, shown, state.ghost, rows)
+    return VisibleBodies(state.scene, motion.x, motion.y, shown, state.ghost, rows[None], jnp.int32(0))
 
 
 def _written(
-    view: ObservationConfig, bank: SceneBank, sight: VisibleBodies, ego: jax.Array, own: Motion, slot
-) -> jax.Array:
-    """The observation `[view.size]` of one learner, for `compute_where`."""
-    own, slot = jax.tree.map(lambda x: x[None], (own, slot))
-    shapes = jax.eval_shape(partial(_around, view), bank, sight, own, slot)
+    view: ObservationConfig, place, sights: VisibleBodies, bank: SceneBank, ego: jax.Array, own: Motion, slot
+):
+    """Returns the observation `[view.size]` of one learner, for `compute_where`.
 
-    def nothing(*_):
-        return [jnp.zeros(part.shape, part.dtype) for part in shapes]
+    On a CPU XLA would compute each part again for every number of the joined observation, and look up each
+    number of a row again where it turns rows: both take several times as long as parts written to memory.
+    """
+    sight = jax.tree.map(lambda x: x[place], sights)._replace(rows=sights.rows[:, 0], place=place)
 
-    # A branch that is always taken: without it XLA computes the parts anew for every number where it joins
-    # them on a CPU, which takes several times as long.
-    parts = cond_any(slot[0] >= 0, partial(_around, view), nothing, bank, sight, own, slot)
-    return _joined(ego[None], parts)[0]
+    # Without the axis of one learner, which would have XLA choose other layouts and copy.
+    def look_up(bank, sight, own, slot):
+        return _first(_looked_up(view, bank, sight, *_only_one((own, slot))))
+
+    def turn(own, looked_up):
+        return _first(_turned(view, *_only_one((own, looked_up))))
+
+    looked_up = compute_first(slot >= 0, look_up, bank, sight, own, slot)
+    parts = compute_first(slot >= 0, turn, own, looked_up)
+    return jnp.concatenate([ego, *(part.reshape(-1) for part in parts)])
+
+
+def _only_one(tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda x: x[None], tree)
+
+
+def _first(tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda x: x[0], tree)
 
 
 def _joined(ego: jax.Array, parts: list[jax.Array]) -> jax.Array:
@@ -100,9 +118,23 @@ def _around(
     view: ObservationConfig, bank: SceneBank, sight: VisibleBodies, own: Motion, slots: jax.Array
 ) -> list[jax.Array]:
     """Features of nearby bodies and roads for learners `[A]`, `[A, rows, F]` each."""
+    return _turned(view, own, _looked_up(view, bank, sight, own, slots))
+
+
+def _looked_up(
+    view: ObservationConfig, bank: SceneBank, sight: VisibleBodies, own: Motion, slots: jax.Array
+) -> list:
+    """Gathers the inputs of `_turned` for bodies and roads."""
     if view.layout == COMPACT:
         return [_partners(view, sight, own, slots), *_roads(view, bank, sight.scene, own)]
-    return [_partners_in_order(view, sight, own, slots), _spiral(bank, sight.scene, own)]
+    return [_partners_in_order(view, sight, own, slots), _spiral_rows(bank, sight.scene, own)]
+
+
+def _turned(view: ObservationConfig, own: Motion, looked_up: list) -> list[jax.Array]:
+    """Turns the features of bodies and roads into the frames of learners `[A]`."""
+    if view.layout == COMPACT:
+        return looked_up
+    return [features.turn_puffer_rows(own, rows) for rows in looked_up]
 
 
 def _ego(view: ObservationConfig, bank: SceneBank, state: DriveState, own: Motion, steps: int) -> jax.Array:
@@ -145,9 +177,21 @@ def select_bodies_by_slot(
 ) -> tuple[jax.Array, jax.Array]:
     """Slots `[A, rows]` of the visible bodies with the lowest slots, and whether they exist."""
     seen = _seen(sight, own, slots, reach)[1]
+    index = _packed(seen, rows)[:, 1:-1]
+    return jnp.minimum(index, seen.shape[-1] - 1), index < seen.shape[-1]
+
+
+def _packed(seen: jax.Array, rows: int) -> jax.Array:
+    """Slots `[A, rows + 2]` of the first bodies `seen` `[A, N]`, from the second place on; N if none is left.
+
+    The first and the last place are placeholders.
+    """
     bodies = seen.shape[-1]
-    index = jnp.sort(jnp.where(seen, jnp.arange(bodies), bodies), axis=-1)[:, :rows]
-    return _padded(jnp.minimum(index, bodies - 1), rows), _padded(index < bodies, rows)
+    # Ranks by a product and one write per body: a sort takes three times as long on a CPU.
+    upto = jnp.matmul(seen.astype(jnp.float32), np.triu(np.ones((bodies, bodies), np.float32)))
+    place = jnp.where(seen, upto.astype(jnp.int32), rows + 2)
+    slots = np.arange(bodies, dtype=np.int32)
+    return jax.vmap(lambda at: jnp.full(rows + 2, bodies, jnp.int32).at[at].set(slots, mode="drop"))(place)
 
 
 def _seen(sight: VisibleBodies, own: Motion, slots: jax.Array, reach: float) -> tuple[jax.Array, jax.Array]:
@@ -163,17 +207,17 @@ def _padded(values: jax.Array, rows: int) -> jax.Array:
 
 def _partners(view: ObservationConfig, sight: VisibleBodies, own: Motion, slots: jax.Array) -> jax.Array:
     index, there = select_nearest_bodies(sight, own, slots, view.partners, view.reach)
-    rows = sight.rows.at[index].get(mode="promise_in_bounds")
+    rows = sight.rows.at[sight.place, index].get(mode="promise_in_bounds")
     other = Motion(*jnp.moveaxis(rows[..., :4], -1, 0))
     return features.compact_partner_rows(own, other, rows[..., 4:6], rows[..., 6], there)
 
 
-def _partners_in_order(
-    view: ObservationConfig, sight: VisibleBodies, own: Motion, slots: jax.Array
-) -> jax.Array:
+def _partners_in_order(view: ObservationConfig, sight: VisibleBodies, own: Motion, slots: jax.Array):
     """Rows of all other bodies in reach in the order of their slots, packed to the front."""
-    index, there = select_bodies_by_slot(sight, own, slots, PUFFER_PARTNERS, view.reach)
-    return features.turn_puffer_rows(own, sight.rows.at[index].get(mode="promise_in_bounds"), there)
+    empty = sight.rows.shape[1] - 1
+    index = _packed(_seen(sight, own, slots, view.reach)[1], PUFFER_PARTNERS)
+    index = jnp.minimum(index, empty) + sight.place * (empty + 1)
+    return features.gather_rows(sight.rows, index)
 
 
 def _roads(view: ObservationConfig, bank: SceneBank, scene: jax.Array, own: Motion) -> list[jax.Array]:
@@ -186,7 +230,12 @@ def _roads(view: ObservationConfig, bank: SceneBank, scene: jax.Array, own: Moti
 
 
 def _spiral(bank: SceneBank, scene: jax.Array, own: Motion) -> jax.Array:
-    """Rows of the segments that PufferDrive shows; none outside its grid.
+    """Rows `[A, 200, 7]` of the segments that PufferDrive shows, in the frames of learners."""
+    return features.turn_puffer_rows(own, _spiral_rows(bank, scene, own))
+
+
+def _spiral_rows(bank: SceneBank, scene: jax.Array, own: Motion) -> jax.Array:
+    """Rows `[A, 202, 7]` of the segments that PufferDrive shows, and two more; none outside its grid.
 
     The original rounds towards 0, so the first cells extend one cell beyond the lower borders.
     """
@@ -195,5 +244,6 @@ def _spiral(bank: SceneBank, scene: jax.Array, own: Motion) -> jax.Array:
     inside = jnp.all((place >= 0) & (place <= last), axis=-1)
     column, row = jnp.moveaxis(jnp.clip(place, 0, last), -1, 0)
     index = bank.spiral.at[scene, row, column].get(mode="promise_in_bounds").astype(jnp.int32)
-    rows = bank.spiral_row.at[scene, jnp.maximum(index, 0)].get(mode="promise_in_bounds")
-    return features.turn_puffer_rows(own, rows, (index >= 0) & inside[:, None])
+    nothing = bank.spiral_row.shape[1] - 1
+    index = jnp.where((index >= 0) & inside[:, None], index, nothing)
+    return features.gather_rows(bank.spiral_row, scene * (nothing + 1) + index)

@@ -35,7 +35,9 @@ def spiral_order() -> np.ndarray:
 
 
 def spiral_rows(segment: np.ndarray, kind: np.ndarray) -> np.ndarray:
-    """Features of segments before they are turned into a learner's frame, float32 `[S, W, 14]`.
+    """Features of segments before they are turned into a learner's frame, float32 `[S, W + 1, 7]`.
+
+    See `features.puffer_table`. The last row stands for empty places.
 
     See `features.puffer_table`. Segments of length 0 have no direction: cosine and sine are 0, as in the
     original.
@@ -49,13 +51,16 @@ def spiral_rows(segment: np.ndarray, kind: np.ndarray) -> np.ndarray:
     unit = along / np.where(length > 0, length, 1.0)
     middle = (segment[..., :2] + segment[..., 2:]) / 2
     parts = RoadSegments(middle[..., 0], middle[..., 1], length[..., 0] / 2, unit[..., 0], unit[..., 1])
-    return features.puffer_segment_table(np, parts, kind).astype(np.float32)
+    rows = features.puffer_segment_table(np, parts, kind).astype(np.float32)
+    return features.append_empty_row(np, rows)
 
 
 def spiral_tables(
     segment: np.ndarray, kind: np.ndarray, origin: np.ndarray, cells: np.ndarray, shape: tuple[int, int]
 ) -> np.ndarray:
-    """The first segments of the spiral around every cell, int16 `[S, *shape, 200]`; -1 for missing entries.
+    """The first segments of the spiral around every cell, int16 `[S, *shape, 202]`; -1 for empty places.
+
+    The first and the last place are always empty, as `features.turn_puffer_rows` requires.
 
     Every segment is filed in the cell of its midpoint. Segments on the grid's upper border belong to no cell
     and are never shown.
@@ -67,10 +72,12 @@ def spiral_tables(
       cells: `[S, 2]` columns and rows.
       shape: rows and columns of the table.
     """
-    result = np.full((len(segment), *shape, PUFFER_ROADS), -1, np.int16)
+    result = np.full((len(segment), *shape, PUFFER_ROADS + 2), -1, np.int16)
     for scene in range(len(segment)):
         columns, rows = cells[scene].tolist()
-        result[scene, :rows, :columns] = _of_scene(segment[scene], kind[scene], origin[scene], rows, columns)
+        result[scene, :rows, :columns, 1:-1] = _of_scene(
+            segment[scene], kind[scene], origin[scene], rows, columns
+        )
     return result
 
 

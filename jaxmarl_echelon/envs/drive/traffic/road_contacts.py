@@ -130,20 +130,36 @@ def road_edge_distance(edges: RoadSegments, there: jax.Array, point: jax.Array) 
     return jnp.where(right & (nearest < FAR), nearest, -nearest)
 
 
-def find_touching_bodies(motion: Motion, size: jax.Array, solid: jax.Array, slots: jax.Array) -> jax.Array:
-    """Returns whether each of the bodies in `slots` `[A]` touches another solid body, bool `[A]`.
+class Boxes(NamedTuple):
+    """The boxes of all bodies, every leaf `[N]`.
 
-    Args:
-      motion: of all bodies, leaves `[N]`.
-      size: `[N, 2]`.
-      solid: `[N]` bool; takes part in collisions.
-      slots: int32 `[A]`.
+    Attributes:
+      x, y, cos, sin: centre and direction.
+      length, width: m.
+      solid: bool; takes part in collisions.
     """
-    pose = jnp.stack([motion.x, motion.y, motion.heading], axis=-1)
-    across = jax.vmap(boxes.boxes_overlap, (None, None, 0, 0))
-    meets = jax.vmap(across, (0, 0, None, None))(pose[slots], size[slots], pose, size)
-    other = slots[:, None] != jnp.arange(solid.shape[0])
-    return jnp.any(meets & other & solid & solid[slots][:, None], axis=-1)
+
+    x: jax.Array
+    y: jax.Array
+    cos: jax.Array
+    sin: jax.Array
+    length: jax.Array
+    width: jax.Array
+    solid: jax.Array
+
+
+def boxes_of(motion: Motion, size: jax.Array, solid: jax.Array) -> Boxes:
+    """Boxes of bodies `[N]` with sizes `[N, 2]`."""
+    cos, sin = jnp.cos(motion.heading), jnp.sin(motion.heading)
+    return Boxes(motion.x, motion.y, cos, sin, size[:, 0], size[:, 1], solid)
+
+
+def find_touching_bodies(bodies: Boxes, slots: jax.Array) -> jax.Array:
+    """Whether each of the bodies in `slots`, int32 `[A]`, touches another solid one, bool `[A]`."""
+    own = jax.tree.map(lambda x: x[slots][:, None], bodies)
+    meets = boxes.overlap_turned(own[:4], own[4:6], bodies[:4], bodies[4:6])
+    other = slots[:, None] != jnp.arange(bodies.solid.shape[0])
+    return jnp.any(meets & other & bodies.solid & own.solid, axis=-1)
 
 
 def compute_road_condition(
@@ -167,8 +183,9 @@ def compute_road_condition(
       signed: see `touches_road_edge`.
       bikes: whether some lanes are for bicycles only.
     """
-    find = partial(_condition_of, signed=signed, bikes=bikes)
-    return find(bank, scene, motion, solid, jnp.arange(agents))
+    bodies, slots = boxes_of(motion, bank.size[scene], solid), jnp.arange(agents)
+    own = jax.tree.map(lambda x: x[:agents], motion)
+    return _condition_of(bank, scene, bodies, own, slots, signed=signed, bikes=bikes)
 
 
 def compute_active_road_condition(
@@ -187,23 +204,29 @@ def compute_active_road_condition(
     The others count as neither colliding nor off-road, and as without a lane.
     """
     find = partial(_condition_of, signed=signed, bikes=bikes)
+    agents = active.shape[0]
+    shared = scene, boxes_of(motion, bank.size[scene], solid)
 
-    def alone(bank, scene, motion, solid, slot):
-        return jax.tree.map(lambda x: x[0], find(bank, scene, motion, solid, slot[None]))
+    def alone(place, shared, bank, own, slot):
+        scene, bodies = jax.tree.map(lambda x: x[place], shared)
+        own = jax.tree.map(lambda x: x[None], own)
+        return jax.tree.map(lambda x: x[0], find(bank, scene, bodies, own, slot[None]))
 
-    def one(active, slot):
-        shapes = jax.eval_shape(alone, bank, scene, motion, solid, slot)
+    def one(active, own, slot):
+        stacked = jax.tree.map(lambda x: x[None], shared)
+        shapes = jax.eval_shape(alone, jnp.int32(0), stacked, bank, own, slot)
         nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        return compute_where(alone, active, nothing, bank, scene, motion, solid, slot, share=share)
+        return compute_where(alone, active, nothing, bank, own, slot, share=share, shared=shared)
 
-    return jax.vmap(one)(active, jnp.arange(active.shape[0]))
+    return jax.vmap(one)(active, jax.tree.map(lambda x: x[:agents], motion), jnp.arange(agents))
 
 
-def _condition_of(bank, scene, motion: Motion, solid, slots, *, signed: bool, bikes: bool) -> RoadCondition:
-    own = jax.tree.map(lambda x: x[slots], motion)
+def _condition_of(
+    bank, scene, bodies: Boxes, own: Motion, slots, *, signed: bool, bikes: bool
+) -> RoadCondition:
     size, kind = bank.size[scene, slots], bank.type[scene, slots]
     return RoadCondition(
-        find_touching_bodies(motion, bank.size[scene], solid, slots),
+        find_touching_bodies(bodies, slots),
         touches_road_edge(bank, scene, own, size, kind, signed),
         find_lanes(bank, scene, own, kind == CYCLIST if bikes else None),
     )

@@ -132,6 +132,21 @@ def test_samples_at_the_padding_value_are_invalid():
     assert dict(scene.notes) == {"objects with padding at samples that are called valid": 1}
 
 
+def test_a_velocity_of_padding_is_that_of_the_positions():
+    velocity = [{"x": 4.0, "y": 0.0}] * SAMPLES
+    velocity[7], velocity[90] = {"x": -10000.0, "y": -10000.0}, {"x": -10000.0, "y": 0.0}
+    scene = parse_scene(_file(_object(velocity=velocity), _object()), "a")
+    wanted = np.full((SAMPLES, 2), [4.0, 0.0])
+    wanted[[7, 90]] = 5.0, 0.0
+    np.testing.assert_allclose(scene.velocity[0], wanted)
+    assert scene.valid.all() and dict(scene.notes) == {
+        "objects with velocities of padding at valid samples": 1
+    }
+    velocity[8] = {"x": -9999.0, "y": 0.0}
+    with pytest.raises(ValueError, match=r"objects\[0\].velocity: faster than 1000 m/s"):
+        parse_scene(_file(_object(velocity=velocity)), "a")
+
+
 def test_goals_lie_within_the_episode():
     whole = _object(200)
     whole["goalPosition"] = whole["position"][-1]

@@ -1,6 +1,8 @@
 """The `puffer` layout against a plain loop like the original engine. docs/reference/drive.md 4.4, 10.3."""
 
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -21,13 +23,15 @@ from jaxmarl_echelon.envs.drive.observing.observe import (
 )
 from jaxmarl_echelon.envs.drive.observing.spiral import spiral_order, spiral_rows, spiral_tables
 from jaxmarl_echelon.envs.drive.scenes.arrays import build_scene_arrays, stack_scenes
+from jaxmarl_echelon.envs.drive.scenes.files.reading import read_scene_file
 from jaxmarl_echelon.envs.drive.scenes.learners import SlotSettings
-from jaxmarl_echelon.envs.drive.scenes.raw_scene import Road
+from jaxmarl_echelon.envs.drive.scenes.raw_scene import RawScene, Road
 from jaxmarl_echelon.envs.drive.state import DriveState
 from physics.bicycle import Motion
 from physics.polylines import thin_polyline
 
 CELL, ROWS = 5.0, 200
+OWN_SCENES = "JAXMARL_DRIVE_SCENES"
 CODES = {"lane": 0.0, "road_line": 1.0, "road_edge": 2.0}
 
 
@@ -90,30 +94,50 @@ def original(roads, x: float, y: float, heading: float) -> np.ndarray:
     return rows
 
 
-def test_puffer_roads_equal_a_loop_like_the_original():
-    given = replace(scene(), roads=town(100))
+def with_tables(given: RawScene) -> SceneBank:
+    """A bank of one scene, with the tables of the original's roads."""
     arrays = stack_scenes([build_scene_arrays(given, SlotSettings(4, 8))[0]])
-    segment, kind, low = arrays["whole"], arrays["whole_kind"], arrays["origin"][0]
+    segment, kind = arrays["whole"], arrays["whole_kind"]
     tables = spiral_tables(segment, kind, arrays["origin"], arrays["cells"], arrays["near_lanes"].shape[1:3])
     arrays |= {"kind": np.zeros(1, int), "spiral": tables, "spiral_row": spiral_rows(segment, kind)}
-    rng = np.random.default_rng(1)
-    place = rng.uniform(low - 10, low + arrays["cells"][0] * CELL + 10, (60, 2))
-    place[:20] = rng.uniform(-20, 20, (20, 2))
-    ends = segment[0, kind[0] >= 0].reshape(-1, 2)
-    lowest = ends[ends[:, 1].argmin()]
-    place[20], place[21] = (
-        lowest - [0, 2],
-        lowest - [0, 6],
-    )  # the first row reaches one cell beyond its border
-    x, y, heading = np.stack([*place.T, rng.normal(size=60)]).astype(np.float32)
-    bank = SceneBank(**{name: jnp.asarray(array) for name, array in arrays.items()})
-    found = _spiral(bank, 0, Motion(*map(jnp.asarray, (x, y, heading)), jnp.zeros(60)))
+    return SceneBank(**{name: jnp.asarray(array) for name, array in arrays.items()})
+
+
+def shown_and_wanted(bank: SceneBank, given: RawScene, pose: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows `[K, 200, 7]` of roads at poses `[K, 3]` relative to the scene's middle: ours, and a loop's."""
+    pose = pose.astype(np.float32)
+    found = _spiral(bank, 0, Motion(*map(jnp.asarray, pose.T), jnp.zeros(len(pose))))
     roads = [replace(road, points=road.points - given.middle) for road in given.roads]
-    wanted = np.stack([original(roads, *pose) for pose in zip(x, y, heading, strict=True)])
+    return np.asarray(found), np.stack([original(roads, *one) for one in pose])
+
+
+def test_puffer_roads_equal_a_loop_like_the_original():
+    given = replace(scene(), roads=town(100))
+    bank = with_tables(given)
+    low, cells = np.asarray(bank.origin[0]), np.asarray(bank.cells[0])
+    rng = np.random.default_rng(1)
+    place = rng.uniform(low - 10, low + cells * CELL + 10, (60, 2))
+    place[:20] = rng.uniform(-20, 20, (20, 2))
+    ends = np.asarray(bank.whole[0])[np.asarray(bank.whole_kind[0]) >= 0].reshape(-1, 2)
+    lowest = ends[ends[:, 1].argmin()]
+    # The first row reaches one cell beyond its border.
+    place[20], place[21] = lowest - [0, 2], lowest - [0, 6]
+    found, wanted = shown_and_wanted(bank, given, np.column_stack([place, rng.normal(size=60)]))
     np.testing.assert_allclose(found, wanted, atol=2e-5)
     shown = (wanted[..., 3] > 0).sum(1)
     assert shown[20] > 0 and shown[21] == 0 and (shown == ROWS).sum() > 5 and (shown < ROWS).sum() > 5
     assert (wanted[..., 2] > 0.1).any(), "segments of more than 20 m are shown whole"
+
+
+@pytest.mark.skipif(OWN_SCENES not in os.environ, reason=f"{OWN_SCENES} names no folder of scenes")
+def test_puffer_roads_of_real_scenes_equal_a_loop():
+    """Compares at recorded poses, every tenth sample of up to 30 bodies per file."""
+    for path in sorted(Path(os.environ[OWN_SCENES]).rglob("*.json")):
+        given = read_scene_file(path)
+        pose = np.dstack([given.position - given.middle, given.heading])[:30, ::10]
+        found, wanted = shown_and_wanted(with_tables(given), given, pose[given.valid[:30, ::10]])
+        np.testing.assert_allclose(found, wanted, atol=1e-4, err_msg=path.name)
+        assert (wanted[..., 3] > 0).any()
 
 
 def test_the_spiral_begins_to_the_right_and_turns_to_the_left():
@@ -140,7 +164,7 @@ def seen_by(count: int, agents: int, seed: int = 0) -> tuple[VisibleBodies, Moti
     x, y = map(jnp.asarray, rng.integers(-4, 5, (2, count)).astype(np.float32))
     ghost = rng.random(agents) < 0.3
     shown = (rng.random(count) < 0.8) & ~np.append(ghost, np.zeros(count - agents, bool))
-    sight = VisibleBodies(0, x, y, jnp.asarray(shown), jnp.asarray(ghost), None)
+    sight = VisibleBodies(0, x, y, jnp.asarray(shown), jnp.asarray(ghost), None, 0)
     return sight, Motion(x[:agents], y[:agents], jnp.zeros(agents), jnp.zeros(agents))
 
 

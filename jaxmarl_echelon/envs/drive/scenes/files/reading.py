@@ -159,13 +159,21 @@ def _object(one: Any, nth: int, notes: Counter) -> _Object | None:
             np.where(padded[:, None], 0.0, at),
             np.where(padded, 0.0, heading),
         )
-    if velocity is None:
-        speed = difference_positions(at, valid)
-    else:
-        speed = fields.read_valid_samples(velocity, join_json_path(path, "velocity"), valid, "xy")
+    speed = difference_positions(at, valid)
+    if velocity is not None:
+        given = fields.read_valid_samples(velocity, join_json_path(path, "velocity"), valid, "xy")
+        speed = _without_padding(given, speed, notes)
     if (np.abs(speed) > _FASTEST).any():
         raise ValueError(f"{path}.velocity: faster than {_FASTEST:g} m/s")
     return _cast(one, path, nth, kind, notes, (at, _wrapped(heading), speed, valid))
+
+
+def _without_padding(given: np.ndarray, moved: np.ndarray, notes: Counter) -> np.ndarray:
+    """Velocities `[T, 2]` as `given`; those of which a part is padding are replaced by those `moved` with."""
+    padded = (given == PADDING).any(1)
+    if padded.any():
+        notes["objects with velocities of padding at valid samples"] += 1
+    return np.where(padded[:, None], moved, given)
 
 
 def _cast(one: dict, path: str, nth: int, kind: str, notes: Counter, recorded: tuple) -> _Object | None:
