@@ -157,9 +157,8 @@ def main() -> None:
         seconds.append(time.process_time() - begin)
     best = min(seconds)
     print(f"{alive / best:,.0f} steps of living learners per second of a processor")
-    print(
-        f"{1e6 * best / alive:.2f} us each, {1e6 * best / STEPS:,.0f} us per step of {given.envs} environments"
-    )
+    step = 1e6 * best / STEPS
+    print(f"{1e6 * best / alive:.2f} us each, {step:,.0f} us per step of {given.envs} environments")
     with TemporaryDirectory() as folder:
         with jax.profiler.trace(folder):
             jax.block_until_ready(compiled(*arguments))

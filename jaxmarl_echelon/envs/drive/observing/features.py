@@ -146,8 +146,8 @@ def turn_puffer_rows(motion: Motion, rows: jax.Array) -> jax.Array:
 
     The first and the last row are placeholders, because one number before and after each row is read; empty
     rows become zeros. x is turned with the number after it and y with the one before it, as are cosine and
-    sine: the same products for all columns, for several rows at once. Row by row this takes four times as long
-    on a CPU, because seven numbers do not fill its vector registers.
+    sine: the same products for all columns, for several rows at once. Row by row this takes four times as
+    long on a CPU, because seven numbers do not fill its vector registers.
     """
     agents, count = rows.shape[0], rows.shape[1] - 2
     together = next(size for size in (8, 9, 1) if count % size == 0)
