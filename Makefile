@@ -9,10 +9,11 @@ WORKERS ?= 2
 MARKS ?=
 TESTS ?=
 
-.PHONY: help install train test learn
+.PHONY: help install lint train test learn
 
 help:
 	@echo "make train [TRAIN='+algo=ppo env=f110']      train; any Hydra overrides"
+	@echo "make lint                                    Ruff, formatting, types"
 	@echo "make test  [WORKERS=2] [MARKS='not slow'] [TESTS=tests/physics]"
 	@echo "make learn [LEARN='f110 --write docs/results.md']   known trainings over seeds, each held to a bar"
 
@@ -22,6 +23,12 @@ $(INSTALLED): pyproject.toml
 	touch $@
 
 install: $(INSTALLED)
+
+lint: install
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m basedpyright --pythonpath $(RUN)
+	$(RUN) -m basedpyright --pythonpath $(RUN) --project overrides.pyrightconfig.json
 
 train: install
 	$(RUN) -m jaxmarl_echelon.train $(TRAIN)

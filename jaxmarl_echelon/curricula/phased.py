@@ -17,8 +17,7 @@ from jaxmarl_echelon.curricula.stages import RATE_TOLERANCE, EpisodeResult, Stag
 from jaxmarl_echelon.envs.base import EnvSpec
 
 
-@struct.dataclass
-class PhaseProgress:
+class PhaseProgress(struct.PyTreeNode):
     """State of a phased curriculum.
 
     Attributes:

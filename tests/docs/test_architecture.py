@@ -34,8 +34,16 @@ def test_the_page_has_three_ways_through_several_files(architecture, page):
 @pytest.mark.parametrize(
     ("before", "after", "problem"),
     [
-        ("`collect_rollout` in", "`gather` in", "jaxmarl_echelon/training/rollouts/collect.py: defines no gather"),
-        ("`make_learner_controller.act` in", "`script.init_all` in", "controllers.py: defines no script.init_all"),
+        (
+            "`collect_rollout` in",
+            "`gather` in",
+            "jaxmarl_echelon/training/rollouts/collect.py: defines no gather",
+        ),
+        (
+            "`make_learner_controller.act` in",
+            "`script.init_all` in",
+            "controllers.py: defines no script.init_all",
+        ),
         ("`algos/on_policy/losses.py`", "`algos/losses.py`", "algos/losses.py: no such file"),
         ("13 hops over 9 files", "12 hops over 8 files", "13 hops over 9 files"),
         ("| `script` |", "| `scripted` |", "expected no scripted"),

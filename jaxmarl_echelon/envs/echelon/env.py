@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxmarl_echelon.envs import results
 from jaxmarl_echelon.envs import settings as readers
-from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, ScriptedPolicy, TimeStep
+from jaxmarl_echelon.envs.base import Environment, EnvSpec, PyTree, Role, ScriptedPolicy, TimeStep
 from jaxmarl_echelon.envs.echelon import assistance, settings
 from jaxmarl_echelon.envs.echelon import commands as commands_lib
 from jaxmarl_echelon.envs.echelon import zone as zone_lib
@@ -32,7 +32,7 @@ from jaxmarl_echelon.envs.echelon.results import ENDINGS, OUTCOMES, RUNNING, WIN
 from jaxmarl_echelon.envs.echelon.rewards import BattleRewardInputs
 from jaxmarl_echelon.envs.echelon.rosters import read_roster
 from jaxmarl_echelon.envs.echelon.scripts import baselines
-from jaxmarl_echelon.envs.echelon.settings import PERIOD, SUBSTEPS, SettingLimits
+from jaxmarl_echelon.envs.echelon.settings import PERIOD, SUBSTEPS, SettingLimits, change_battle_params
 from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank, add_path_codes, terrain_bank
 from jaxmarl_echelon.envs.echelon.view.viewer import BattleViewer
 from jaxmarl_echelon.envs.rewards import Reward
@@ -83,34 +83,35 @@ class Echelon(Environment):
         self.baselines = baselines.BASELINES
         self.controllers = {"blue": "learner", "red": "heuristic"}
         self.viewer = BattleViewer(self.bank, self.teams, OUTCOMES, PERIOD)
+        self.scripts = self._make_scripts()
 
     @property
     def bank(self) -> TerrainBank:
         """The terrains."""
         return self.simulation.bank
 
-    @property
-    def scripts(self) -> dict[str, ScriptedPolicy]:
-        """Scripted policies, `NAME_blue` and `NAME_red`."""
+    def _make_scripts(self) -> dict[str, ScriptedPolicy]:
+        """Returns the scripted policies, `NAME_blue` and `NAME_red`, which read this object's terrains."""
         return baselines.make_battle_scripts(self)
 
     @property
-    def world(self) -> TerrainBank:
+    def world(self) -> PyTree:
         """The terrains."""
         return self.bank
 
-    def _place_world(self, world: TerrainBank) -> None:
+    def _place_world(self, world: PyTree) -> None:
         self.simulation = dataclasses.replace(self.simulation, bank=world)
+        self.scripts = self._make_scripts()
 
     def default_params(self) -> EchelonParams:
         """Returns the configured parameters."""
         return self._params
 
-    def task_params(self, given: Mapping) -> EchelonParams:
+    def task_params(self, settings: Mapping) -> PyTree:
         """Returns the default parameters with some settings changed; see `change_battle_params`."""
-        return settings.change_battle_params(self._params, given, self._limits, self.reward)
+        return change_battle_params(self._params, settings, self._limits, self.reward)
 
-    def evaluation_params(self, params: EchelonParams, index: jax.Array) -> EchelonParams:
+    def evaluation_params(self, params: PyTree, index: jax.Array) -> PyTree:
         """Returns the parameters of evaluation episode `index`, which cycle through the terrains in use."""
         used = params.map_weights > 0
         chosen = used & (jnp.cumsum(used) == index % jnp.sum(used) + 1)
@@ -120,7 +121,7 @@ class Echelon(Environment):
         """Returns teams, packs and classes of the mechs."""
         return MechSides(jnp.asarray(self._team), params.pack, params.classes)
 
-    def reset(self, key: jax.Array, params: EchelonParams) -> tuple[EchelonState, TimeStep]:
+    def reset(self, key: jax.Array, params: PyTree) -> tuple[PyTree, TimeStep]:
         """Starts an episode on a drawn terrain."""
         key_map, key_start = jax.random.split(key)
         index = jax.random.categorical(key_map, jnp.log(params.map_weights)).astype(jnp.int32)
@@ -141,8 +142,8 @@ class Echelon(Environment):
         return self._show(state, params, jnp.ones(size, bool), unpaid)
 
     def step(
-        self, key: jax.Array, state: EchelonState, actions: dict[str, jax.Array], params: EchelonParams
-    ) -> tuple[EchelonState, TimeStep]:
+        self, key: jax.Array, state: PyTree, actions: dict[str, jax.Array], params: PyTree
+    ) -> tuple[PyTree, TimeStep]:
         """Advances one decision of 0.25 s; both teams act at once."""
         before = state.battle.mechs
         given = jnp.concatenate([actions[team] for team in TEAMS])

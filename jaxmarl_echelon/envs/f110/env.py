@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_echelon.envs import results
-from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, ScriptedPolicy, TimeStep
+from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, TimeStep
 from jaxmarl_echelon.envs.f110 import episode_settings, settings
 from jaxmarl_echelon.envs.f110.cars.simulation import SPEED, CarSimulation, SpeedLock, poses_of, velocities_of
 from jaxmarl_echelon.envs.f110.episode_settings import ROLES
@@ -91,6 +91,7 @@ class F110(Environment):
         )
         names = tuple(point.name for point in limits.points)
         self.spec = _gaplock_spec(simulation, reward, names, params, observe_time, speed_limits)
+        self.scripts = controllers.make_gaplock_scripts(self, ftg_options)
         self.baselines = ("random", "gaussian", "standing")
         by_itself = any(grid.name != "line2" for grid in maps)
         self.references = {"attacker": ("standing",)} if by_itself else {}
@@ -98,11 +99,6 @@ class F110(Environment):
         self.viewer = F110Viewer(maps, OUTCOMES, simulation)
 
     ladder = "phased26"
-
-    @property
-    def scripts(self) -> dict[str, ScriptedPolicy]:
-        """Scripted policies by name."""
-        return controllers.make_gaplock_scripts(self, self._ftg_options)
 
     @property
     def world(self) -> tuple[MapBank, SpawnTable]:
@@ -121,10 +117,10 @@ class F110(Environment):
         """Returns a line of text on each map: its centreline's direction, length and source."""
         return tuple(grid.describe() for grid in self.maps)
 
-    def task_params(self, given: Mapping) -> F110Params:
+    def task_params(self, settings: Mapping) -> F110Params:
         """Returns the default parameters with some settings changed; see `change_f110_params`."""
         return episode_settings.change_f110_params(
-            episode_settings.GAPLOCK, self._params, given, self._limits, self.reward, self._ftg_options
+            episode_settings.GAPLOCK, self._params, settings, self._limits, self.reward, self._ftg_options
         )
 
     def evaluation_params(self, params: F110Params, index: jax.Array) -> F110Params:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_echelon.envs import results
-from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, ScriptedPolicy, TimeStep
+from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, TimeStep
 from jaxmarl_echelon.envs.f110 import episode_settings, settings
 from jaxmarl_echelon.envs.f110.cars.simulation import CarSimulation, poses_of, velocities_of
 from jaxmarl_echelon.envs.f110.gap_parameters import read_ftg
@@ -73,14 +73,10 @@ class F110Race(Environment):
         distance = simulation.dt * simulation.repeat * float(params.car.v_max)
         self._window = track_position.search_window(simulation.bank, distance)
         self.spec = _race_spec(simulation, reward, params, self.lookahead, neighbours, speed_limits)
+        self.scripts = controllers.make_race_scripts(self, ftg_options)
         self.baselines = tuple(self.scripts)
         self.controllers = {"car": "learner"}
         self.viewer = F110Viewer(maps, RACE_OUTCOMES, simulation)
-
-    @property
-    def scripts(self) -> dict[str, ScriptedPolicy]:
-        """Scripted policies by name."""
-        return controllers.make_race_scripts(self, self._ftg_options)
 
     @property
     def world(self) -> MapBank:
@@ -89,6 +85,7 @@ class F110Race(Environment):
 
     def _place_world(self, world: MapBank) -> None:
         self.simulation = dataclasses.replace(self.simulation, bank=world)
+        self.scripts = controllers.make_race_scripts(self, self._ftg_options)
 
     def default_params(self) -> RaceParams:
         """Returns the configured parameters."""
@@ -98,10 +95,10 @@ class F110Race(Environment):
         """Returns a line of text on each map: its centreline's direction, length and source."""
         return tuple(grid.describe() for grid in self.maps)
 
-    def task_params(self, given: Mapping) -> RaceParams:
+    def task_params(self, settings: Mapping) -> RaceParams:
         """Returns the default parameters with some settings changed; see `change_f110_params`."""
         return episode_settings.change_f110_params(
-            episode_settings.RACE, self._params, given, self._limits, self.reward, self._ftg_options
+            episode_settings.RACE, self._params, settings, self._limits, self.reward, self._ftg_options
         )
 
     def evaluation_params(self, params: RaceParams, index: jax.Array) -> RaceParams:

@@ -13,8 +13,7 @@ _GRADIENT_DISTANCE = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.5)
 _GRADIENT_VALUE = (-1.0, -0.5, 0.0, 0.3, 0.5, 0.2, 0.0, -0.3)
 
 
-@struct.dataclass
-class CarRewardInputs:
+class CarRewardInputs(struct.PyTreeNode):
     """Inputs of the reward components for one physics step and one rewarded car (ego).
 
     Attributes:
@@ -52,8 +51,7 @@ class CarRewardInputs:
     scan_fresh: jax.Array
 
 
-@struct.dataclass
-class CarRewardMemory:
+class CarRewardMemory(struct.PyTreeNode):
     """Carry of the components from one physics step to the next, reset in every episode.
 
     Attributes:

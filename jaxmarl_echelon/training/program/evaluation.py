@@ -37,8 +37,7 @@ from jaxmarl_echelon.training.acting.state import ControllerView
 PyTree = Any
 
 
-@struct.dataclass
-class Evaluation:
+class Evaluation(struct.PyTreeNode):
     """Results of N episodes.
 
     Attributes:

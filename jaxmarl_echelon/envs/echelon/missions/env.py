@@ -89,10 +89,9 @@ class EchelonMissions(Echelon):
         self._params, self._task = params, task
         self.spec = _spec(self.teams, layout, frame, int(params.echelon.max_decisions))
         self.viewer = MissionViewer(self, results.MISSION_OUTCOMES, PERIOD)
+        self.scripts = self._make_scripts()
 
-    @property
-    def scripts(self) -> dict[str, ScriptedPolicy]:
-        """Scripted policies, `NAME_blue` and `NAME_red`."""
+    def _make_scripts(self) -> dict[str, ScriptedPolicy]:
         return baselines.make_battle_scripts(self, make_mission_script)
 
     @property
@@ -103,15 +102,16 @@ class EchelonMissions(Echelon):
     def _place_world(self, world: tuple[TerrainBank, ScenarioGround]) -> None:
         bank, self.ground = world
         self.simulation = dataclasses.replace(self.simulation, bank=bank)
+        self.scripts = self._make_scripts()
 
-    def task_params(self, given: Mapping) -> MissionParams:
+    def task_params(self, settings: Mapping) -> MissionParams:
         """Returns the default parameters with some of `make`'s settings changed.
 
         Raises:
           ValueError: one line, for a setting that is unknown, would require recompiling or has a value
             that `make` would refuse.
         """
-        return self._task(given)
+        return self._task(settings)
 
     def evaluation_params(self, params: MissionParams, index: jax.Array) -> MissionParams:
         """Returns the parameters of evaluation episode `index`: cycles through verbs and held-out terrains.

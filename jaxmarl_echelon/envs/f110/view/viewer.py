@@ -34,8 +34,7 @@ _VIEW = 14.0
 _FREE, _WALL, _RAY, _INK = (250, 250, 248), (90, 90, 96), (205, 222, 238), (30, 30, 30)
 
 
-@struct.dataclass
-class CarFrame:
+class CarFrame(struct.PyTreeNode):
     """Recorded state of an episode of N cars at one decision.
 
     Attributes:
@@ -80,27 +79,27 @@ class F110Viewer(base.Viewer):
     def __init__(self, maps: Sequence[OccupancyMap], outcomes: Sequence[str], simulation):
         self.maps, self.outcomes, self.simulation = maps, tuple(outcomes), simulation
 
-    def picture(self, path: Path, recorded) -> None:
+    def picture(self, path: Path, evaluation) -> None:
         """Draws the episodes of an evaluation that took place on the same map as the first."""
-        frames = jax.tree.map(np.asarray, recorded.frames)
+        frames = jax.tree.map(np.asarray, evaluation.frames)
         here = np.flatnonzero(frames.map_index[0] == frames.map_index[0, 0])
         episodes = [
-            (frames.pose[: int(recorded.length[n]) + 1, n], self._name(recorded.results["outcome"][n]))
+            (frames.pose[: int(evaluation.length[n]) + 1, n], self._name(evaluation.results["outcome"][n]))
             for n in here
         ]
         save_trajectories(path, self.maps[int(frames.map_index[0, 0])], episodes, frames.size[0, 0])
 
-    def animation(self, path: Path, recorded, episode: int) -> None:
+    def animation(self, path: Path, evaluation, episode: int) -> None:
         """Draws one episode of an evaluation."""
-        length = int(recorded.length[episode]) + 1
-        frames = jax.tree.map(lambda x: np.asarray(x[:length, episode]), recorded.frames)
+        length = int(evaluation.length[episode]) + 1
+        frames = jax.tree.map(lambda x: np.asarray(x[:length, episode]), evaluation.frames)
         grid = self.maps[int(frames.map_index[0])]
         lidar = self.simulation.lidar
         animate_cars(
             path,
             grid,
             frames,
-            self._name(recorded.results["outcome"][episode]),
+            self._name(evaluation.results["outcome"][episode]),
             lidar.angles,
             self.simulation.dt,
         )
