@@ -14,6 +14,7 @@ TESTS ?=
 help:
 	@echo "make install                                 create .venv with everything that tests need"
 	@echo "make train [TRAIN='+algo=ppo env=f110']      train, with any Hydra overrides"
+	@echo "make lint                                    Ruff, formatting, types"
 	@echo "make test  [WORKERS=2] [MARKS='not slow'] [TESTS=tests/physics]   run the tests"
 	@echo "make learn [LEARN='f110 --write docs/results.md']   train known tasks over seeds and check their bounds"
 

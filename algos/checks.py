@@ -3,10 +3,12 @@
 import math
 from dataclasses import fields
 from numbers import Real
-from typing import get_type_hints
+from typing import Any, TypeVar, get_type_hints
+
+T = TypeVar("T")
 
 
-def require_switches(settings: object, prefix: str = "") -> None:
+def require_switches(settings: Any, prefix: str = "") -> None:
     """Checks that every field of a dataclass annotated as `bool` is true or false.
 
     Args:
@@ -18,6 +20,13 @@ def require_switches(settings: object, prefix: str = "") -> None:
         value = getattr(settings, field.name)
         if kinds[field.name] is bool and not isinstance(value, bool):
             raise ValueError(f"{prefix}{field.name}={value}: must be true or false")
+
+
+def require_given(name: str, value: T | None) -> T:
+    """Returns a value that may be None elsewhere but not here; raises ValueError with its name if it is."""
+    if value is None:
+        raise ValueError(f"{name}=None: must be given")
+    return value
 
 
 def require_choice(key: str, value: object, allowed: tuple) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
 import jax
 
@@ -12,12 +13,12 @@ _QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": Fa
 _OF_ONE_DEVICE = ("xla_cpu_use_fusion_emitters",)
 
 
-def supported_options(options: Mapping[str, object]) -> dict[str, object]:
+def supported_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the options that this version of XLA accepts."""
     return {name: value for name, value in options.items() if _is_known(name, value)}
 
 
-def quick_compile_options(devices: int = 1) -> dict[str, object]:
+def quick_compile_options(devices: int = 1) -> dict[str, Any]:
     """Options to compile a program that runs once on this many CPU devices; empty on other devices."""
     if jax.default_backend() != "cpu":
         return {}
@@ -25,7 +26,7 @@ def quick_compile_options(devices: int = 1) -> dict[str, object]:
 
 
 @cache
-def _is_known(name: str, value: object) -> bool:
+def _is_known(name: str, value: Any) -> bool:
     """Whether XLA accepts an option, tested by compiling a small function with it."""
     try:
         jax.jit(lambda x: x + 1).lower(0.0).compile(compiler_options={name: value})

@@ -26,7 +26,7 @@ class LearnerSettings:
     replays: ClassVar[bool] = False
     privileged_critics: ClassVar[bool] = False
     # Not a field: settings of algorithms that can imitate a teacher declare a field of this name.
-    teacher: ClassVar[str | None] = None
+    teacher: str | None = None
     horizon: int
 
     @property

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from algos.checks import require_given
 from algos.metrics import mean_over_learners
 from algos.nets.distributions import broadcast_distribution
 from algos.types import Agent, PyTree, Rollout, Transition
@@ -38,7 +39,8 @@ def vectorize_over_agents(agent: Agent, number: int) -> Agent:
         return merge_agent_axis(jax.vmap(agent.greedy)(state, *split_agent_axis(seen, DECISION)), DECISION)
 
     def value(state, *seen):
-        return merge_agent_axis(jax.vmap(agent.value)(state, *split_agent_axis(seen, DECISION)), DECISION)
+        values = jax.vmap(require_given("value", agent.value))
+        return merge_agent_axis(values(state, *split_agent_axis(seen, DECISION)), DECISION)
 
     def update(state, key, batch):
         keys = jax.random.split(key, number)
@@ -47,7 +49,7 @@ def vectorize_over_agents(agent: Agent, number: int) -> Agent:
 
     def teach(state, obs, carry, reset, mask):
         def lessons(state, obs, carry, reset, mask):
-            distribution, value = agent.teach(state, obs, carry, reset, mask)
+            distribution, value = require_given("teach", agent.teach)(state, obs, carry, reset, mask)
             return broadcast_distribution(distribution), value
 
         carry = split_rows_by_agent(carry, 0, number)
@@ -56,7 +58,8 @@ def vectorize_over_agents(agent: Agent, number: int) -> Agent:
         return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2).reshape((x.shape[1], -1) + x.shape[3:]), taught)
 
     def hyper():
-        return jax.tree.map(lambda x: jnp.broadcast_to(x, (number, *jnp.shape(x))), agent.hyper())
+        initial = require_given("hyper", agent.hyper)()
+        return jax.tree.map(lambda x: jnp.broadcast_to(x, (number, *jnp.shape(x))), initial)
 
     return agent._replace(
         init=init,
@@ -140,7 +143,7 @@ def vectorize_over_groups(agent: Agent, groups: int) -> GroupedAgent:
         return merge(jax.vmap(agent.greedy)(state, *split(seen)))
 
     def value(state, *seen):
-        return merge(jax.vmap(agent.value)(state, *split(seen)))
+        return merge(jax.vmap(require_given("value", agent.value))(state, *split(seen)))
 
     return GroupedAgent(
         initial_carry=agent.initial_carry,

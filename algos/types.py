@@ -37,8 +37,7 @@ class ActionSpec(NamedTuple):
         return 0 if self.kind == "continuous" else sum(self.sizes)
 
 
-@struct.dataclass
-class Asymmetric:
+class Asymmetric(struct.PyTreeNode):
     """Observations for a critic with privileged inputs (asymmetric actor-critic, Pinto et al. 2018).
 
     Attributes:
@@ -55,8 +54,7 @@ def actor_observation(obs: PyTree) -> PyTree:
     return obs.actor if isinstance(obs, Asymmetric) else obs
 
 
-@struct.dataclass
-class Rollout:
+class Rollout(struct.PyTreeNode):
     """On-policy experience with axes `[T, E, A]`.
 
     A rollout may hold k segments of T / k decisions each, one after the other. The flags `reset`,
@@ -116,8 +114,7 @@ class Rollout:
         return self.has_value_target if self.skip is None else self.has_value_target | self.skip
 
 
-@struct.dataclass
-class Transition:
+class Transition(struct.PyTreeNode):
     """One decision of every agent, axes `[E, A]`, for learners with a replay.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
@@ -96,14 +96,14 @@ def make_train(*config: RunConfig | Environment | str, config_dir: str | Path | 
       ValueError: as for `read_config`, and for an environment that breaks the contract of `envs.base`.
     """
     if any(isinstance(one, RunConfig) for one in config):
-        (run,) = config
+        (run,) = cast(tuple[RunConfig], config)
         command_line.use_compilation_cache()
         contract.require_spec(run.env)
     else:
-        env, overrides = (None, config)
+        env, overrides = None, config
         if config and isinstance(config[0], Environment):
-            env, *overrides = config
-        run = read_config(*overrides, env=env, config_dir=config_dir)
+            env, overrides = config[0], config[1:]
+        run = read_config(*cast(tuple[str, ...], overrides), env=env, config_dir=config_dir)
     contract.require_traces(run.env)
     return program.make_train_function(run)
 

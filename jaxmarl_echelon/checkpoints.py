@@ -177,7 +177,8 @@ def _target(path: Path) -> str | None:
 
 def _point(folder: Path, names: tuple[str, ...], target: str) -> None:
     """Points names at a checkpoint, and removes the checkpoints that lost their last name."""
-    before = {_target(folder / name) for name in names} - {None, target}
+    pointed = (_target(folder / name) for name in names)
+    before = {name for name in pointed if name is not None} - {target}
     for name in names:
         fresh = folder / f".pointer_{name}"
         with open(fresh, "w", encoding="utf-8") as file:

@@ -19,8 +19,7 @@ from jaxmarl_echelon.training.program.agents import make_actors
 
 
 # eq=False: hashable by identity, as `jax.jit(policy)` requires; arrays are not comparable.
-@struct.dataclass(eq=False, repr=False)
-class Policy:
+class Policy(struct.PyTreeNode, eq=False, repr=False):
     """A trained policy of a role: a deterministic pure function from raw observations to actions.
 
     It is a pytree: `jax.jit(policy)` compiles it with its parameters as constants; as arguments of compiled
@@ -110,7 +109,7 @@ def load_policy(path: str | Path, role: str | None = None, checkpoint: str = "be
       ValueError: one line, for a missing or unreadable checkpoint, or another role.
     """
     command_line.use_compilation_cache()
-    _, _, config, _, state = run_loading.load_run(path, checkpoint, policy_only=True)
+    _, _, config, _, state = run_loading.load_run(str(path), checkpoint, policy_only=True)
     return make_policy(config, state, role)
 
 

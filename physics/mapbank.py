@@ -16,8 +16,7 @@ from physics.gridmap import OccupancyMap, fill_widths
 _TILE, _SHIFT = 8, 3
 
 
-@struct.dataclass
-class MapBank:
+class MapBank(struct.PyTreeNode):
     """M maps, padded to one size; K centreline points each.
 
     Every map is surrounded by at least one ring of occupied cells, which belongs to the field and

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 
 from physics.angles import wrap_angle
 
@@ -35,7 +36,7 @@ class RoadSegments(NamedTuple):
     sin: jax.Array
 
 
-class MatchedLane(NamedTuple):
+class MatchedLane(struct.PyTreeNode):
     """The lane that a body drives on, every leaf `[...]`.
 
     Attributes:

@@ -27,8 +27,7 @@ MAX_SLIP = math.pi / 2
 INTEGRATORS = {"euler": euler, "rk4": rk4}
 
 
-@struct.dataclass
-class CarParams:
+class CarParams(struct.PyTreeNode):
     """Physical parameters of a car; every leaf broadcasts against the leading axes of the state.
 
     Attributes:
@@ -66,8 +65,7 @@ class CarParams:
     length: jax.Array
 
 
-@struct.dataclass
-class ControlGains:
+class ControlGains(struct.PyTreeNode):
     """Dimensionless gains of the low-level controller.
 
     Speed gains multiply a_max/v_max to speed up and a_max/(-v_min) to slow down (a_max/v_max for both if the

@@ -8,11 +8,11 @@ loops over chunks; `compute_rows` gathers, computes and scatters rows of arrays;
 
 from collections.abc import Callable
 from math import ceil
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 from jax import lax
 from jax.custom_batching import custom_vmap
 
@@ -22,7 +22,7 @@ _ROW = 128  # entries that are counted together when single ones are looked up
 _SHORT = 128  # masks of at most so many entries are compacted by comparisons, longer ones by a scatter
 
 
-class ActiveEntries(NamedTuple):
+class ActiveEntries(struct.PyTreeNode):
     """The first active entries of a mask `[N]`.
 
     Attributes:

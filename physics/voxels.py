@@ -40,8 +40,7 @@ EMPTY = -1
 _FULL = np.uint32(0xFFFFFFFF)
 
 
-@struct.dataclass
-class VoxelBank:
+class VoxelBank(struct.PyTreeNode):
     """N maps of one size.
 
     Attributes:
@@ -57,8 +56,7 @@ class VoxelBank:
     vacant: jax.Array
 
 
-@struct.dataclass
-class Overlay:
+class Overlay(struct.PyTreeNode):
     """Changes of one environment to its map: P pages of 4 x 4 columns, D damaged voxels.
 
     A cell is as in the bank (neither gone nor debris), air (gone), a debris field (debris) or solid

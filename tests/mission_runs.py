@@ -50,11 +50,11 @@ class Missions(Environment):
         weights = MissionWeights(np.zeros(len(COMPONENTS), np.float32), *[zero] * 4, np.int32(0), *[zero] * 4)
         return Params(weights, Levers(np.ones(len(VERBS), np.float32)), np.float32(1))
 
-    def task_params(self, given):
-        for key in given:
+    def task_params(self, settings):
+        for key in settings:
             if key != "level":
                 raise ValueError(f"env.{key}: unknown; allowed: level")
-        return self.default_params().replace(level=np.float32(given["level"]))
+        return self.default_params().replace(level=np.float32(settings["level"]))
 
 
 def episodes(rng, shape, phase, skill, verb=None, share=1.0):

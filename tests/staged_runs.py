@@ -32,11 +32,11 @@ class Settings(Environment):
     def default_params(self):
         return {"level": jnp.float32(-1.0), "pair": jnp.zeros(2, jnp.int32)}
 
-    def task_params(self, given):
-        for key in given:
+    def task_params(self, settings):
+        for key in settings:
             if key != "level":
                 raise ValueError(f"env.{key}: unknown; allowed: level")
-        return self.default_params() | {"level": jnp.float32(given.get("level", -1.0))}
+        return self.default_params() | {"level": jnp.float32(settings.get("level", -1.0))}
 
 
 def table(count, **rules):

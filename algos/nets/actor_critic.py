@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import flax.linen as nn
 import jax
@@ -148,7 +148,7 @@ class PolicyFunctions(NamedTuple):
 
     Attributes:
       init: `(key) -> params`.
-      apply: `(params, obs, mask) -> (distribution, value)`; None with a recurrent core.
+      apply: `(params, obs, mask) -> (distribution, value)`; raises TypeError with a recurrent core.
       initial_carry: `(batch_shape) -> carry`; `()` without a core.
       step: `(params, obs, carry, reset, mask) -> (carry, distribution, value)`, one decision; the carry is
         cleared before it where `reset`.
@@ -157,7 +157,7 @@ class PolicyFunctions(NamedTuple):
     """
 
     init: Callable
-    apply: Callable | None
+    apply: Callable
     initial_carry: Callable
     step: Callable
     sequence: Callable
@@ -252,11 +252,14 @@ def _recurrent(
         return network.init(key, initial_carry(()), example, jnp.zeros((), bool), sequence=False)
 
     def step(params, obs, carry, reset, mask):
-        carry, out, value = network.apply(params, carry, obs, reset, sequence=False)
+        carry, out, value = cast(tuple, network.apply(params, carry, obs, reset, sequence=False))
         return carry, distribution(*out, mask), value
 
     def sequence(params, obs, carry, reset, mask):
-        _, out, value = network.apply(params, carry, obs, reset, sequence=True)
+        _, out, value = cast(tuple, network.apply(params, carry, obs, reset, sequence=True))
         return distribution(*out, mask), value
 
-    return PolicyFunctions(init, None, initial_carry, step, sequence)
+    def apply(*_):
+        raise TypeError("a recurrent policy takes single steps or sequences")
+
+    return PolicyFunctions(init, apply, initial_carry, step, sequence)

@@ -112,10 +112,10 @@ def gru_step(states, inputs: jax.Array, recurrent: jax.Array):
     Gates come in the order reset, update, candidate; an update gate of 1 keeps the state.
     """
     (hidden,) = states
-    inputs, recurrent = jnp.split(inputs, 3, axis=-1), jnp.split(recurrent, 3, axis=-1)
-    use = nn.sigmoid(inputs[0] + recurrent[0])
-    keep = nn.sigmoid(inputs[1] + recurrent[1])
-    candidate = jnp.tanh(inputs[2] + use * recurrent[2])
+    entering, kept = jnp.split(inputs, 3, axis=-1), jnp.split(recurrent, 3, axis=-1)
+    use = nn.sigmoid(entering[0] + kept[0])
+    keep = nn.sigmoid(entering[1] + kept[1])
+    candidate = jnp.tanh(entering[2] + use * kept[2])
     return (keep * hidden + (1.0 - keep) * candidate,)
 
 

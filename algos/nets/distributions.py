@@ -5,21 +5,23 @@ action axis, for any leading batch axes. See docs/reference/trainer.md 6.2.
 """
 
 import math
+from collections.abc import Iterable
 from itertools import pairwise
+from typing import cast
 
 import distrax
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from jax.typing import ArrayLike
 
 SQUASH_LIMIT = 1.0 - 1e-6
 QUADRATURE_NODES = 16
 HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 
 
-@struct.dataclass
-class Gaussian:
+class Gaussian(struct.PyTreeNode):
     """Diagonal Gaussian over `[..., D]`.
 
     Attributes:
@@ -54,8 +56,7 @@ class Gaussian:
         return jnp.broadcast_to(entropy, self.mean.shape[:-1])
 
 
-@struct.dataclass
-class SquashedGaussian:
+class SquashedGaussian(struct.PyTreeNode):
     """Hyperbolic tangent of a diagonal Gaussian, on (-1, 1) in every dimension.
 
     Samples are clipped to a distance of 1e-6 from the bounds, and log-probabilities use the same clipping, so
@@ -113,8 +114,7 @@ def _log_tanh_slope(raw: jax.Array) -> jax.Array:
     return 2.0 * (math.log(2.0) - raw - jax.nn.softplus(-2.0 * raw))
 
 
-@struct.dataclass
-class MultiCategorical:
+class MultiCategorical(struct.PyTreeNode):
     """Independent categorical choices with masked options.
 
     Attributes:
@@ -161,11 +161,16 @@ class MultiCategorical:
 
     def log_prob(self, action: jax.Array) -> jax.Array:
         """Log-probability `[...]` of the choices int `[..., len(sizes)]`."""
-        return sum(head.log_prob(action[..., i]) for i, head in enumerate(self.heads()))
+        return _add(head.log_prob(action[..., i]) for i, head in enumerate(self.heads()))
 
     def entropy(self) -> jax.Array:
         """Sum of the entropies of the choices, `[...]`, in nats."""
-        return sum(head.entropy() for head in self.heads())
+        return _add(head.entropy() for head in self.heads())
+
+
+def _add(terms: Iterable[ArrayLike]) -> jax.Array:
+    """Sum of one or more arrays."""
+    return cast(jax.Array, sum(terms))
 
 
 Distribution = Gaussian | SquashedGaussian | MultiCategorical
@@ -177,15 +182,17 @@ def kl_divergence(first: Distribution, second: Distribution) -> jax.Array:
     Both are of one family. Squashing does not change the divergence. Options with probability 0 under `first`
     contribute 0.
     """
-    if isinstance(first, MultiCategorical):
+    if isinstance(first, MultiCategorical) and isinstance(second, MultiCategorical):
         pairs = zip(first.heads(), second.heads(), strict=True)
-        return sum(_categorical_divergence(a.logits, b.logits) for a, b in pairs)
+        return _add(_categorical_divergence(a.logits, b.logits) for a, b in pairs)
+    if isinstance(first, MultiCategorical) or isinstance(second, MultiCategorical):
+        raise TypeError(f"{type(first).__name__} and {type(second).__name__} are of different families")
     ratio = jnp.exp(2.0 * (first.log_std - second.log_std))
     shift = jnp.square((first.mean - second.mean) * jnp.exp(-second.log_std))
     return (0.5 * (ratio + shift - 1.0) + second.log_std - first.log_std).sum(-1)
 
 
-def _categorical_divergence(first: jax.Array, second: jax.Array) -> jax.Array:
+def _categorical_divergence(first: ArrayLike, second: ArrayLike) -> jax.Array:
     """Kullback-Leibler divergence of two categorical distributions with these logits."""
     log_p, log_q = jax.nn.log_softmax(first), jax.nn.log_softmax(second)
     probability = jnp.exp(log_p)

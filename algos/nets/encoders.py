@@ -151,4 +151,8 @@ def encoded_blocks(config: EncoderConfig, blocks: Sequence[Block]) -> tuple[Bloc
 
 def apply_encoder(encoder: Callable | None, name: str, obs: jax.Array | Entities) -> jax.Array:
     """Applies an encoder with this name; returns `obs` without one. Call inside a module."""
-    return obs if encoder is None else encoder(name=name)(obs)
+    if encoder is not None:
+        return encoder(name=name)(obs)
+    if isinstance(obs, Entities):
+        raise TypeError(f"{name}: observations that are split into blocks need an encoder")
+    return obs

@@ -7,8 +7,7 @@ from flax import struct
 from algos import collectives
 
 
-@struct.dataclass
-class Moments:
+class Moments(struct.PyTreeNode):
     """Running mean and variance.
 
     Each number is an unevaluated sum of two float32 numbers: after many samples a batch changes the mean by
@@ -97,8 +96,7 @@ def normalize_by_moments(
     return jnp.clip((x - moments.mean) * jax.lax.rsqrt(moments.var + epsilon), -clip, clip)
 
 
-@struct.dataclass
-class RewardScale:
+class RewardScale(struct.PyTreeNode):
     """Running scale of rewards: the standard deviation of their discounted sums.
 
     Attributes:

@@ -1,7 +1,7 @@
 """Inputs of networks from raw observations: normalised as a whole, or block by block for an encoder."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +23,7 @@ class Entities(NamedTuple):
     present: dict[str, jax.Array]
 
 
-@struct.dataclass
-class BlockMoments:
+class BlockMoments(struct.PyTreeNode):
     """Statistics of observations per block.
 
     Numbers that an encoder treats alike share a mean and variance: each feature of a set over the present
@@ -41,6 +40,7 @@ class BlockMoments:
 
 # Each part of asymmetric observations has its own statistics.
 Statistics = Moments | BlockMoments | Asymmetric | None
+S = TypeVar("S", bound=Moments | BlockMoments | None)
 
 
 def init_statistics(size: int, blocks: tuple[Block, ...] = ()) -> Moments | BlockMoments:
@@ -69,9 +69,9 @@ def merge_statistics(statistics: Statistics, flat: jax.Array | Asymmetric, alive
     """Merges the raw observations `[*lead, F]` of `alive` rows into the statistics; see `merge_moments`."""
     if statistics is None:
         return None
-    if isinstance(statistics, Asymmetric):
+    if isinstance(flat, Asymmetric):
         return map_actor_and_critic(lambda own, part: merge_statistics(own, part, alive), statistics, flat)
-    flat = as_float32(flat)
+    statistics, flat = _of_one_part(statistics), as_float32(flat)
     if isinstance(statistics, Moments):
         return merge_moments(statistics, flat, alive)
     seen = split_into_blocks(flat, statistics.blocks)
@@ -97,7 +97,7 @@ def normalize_observations(
     """
     if isinstance(flat, Asymmetric):
         return map_actor_and_critic(normalize_observations, statistics, flat)
-    flat = as_float32(flat)
+    statistics, flat = _of_one_part(statistics), as_float32(flat)
     if statistics is None:
         return flat
     if isinstance(statistics, Moments):
@@ -130,18 +130,27 @@ def decompress_observations(
     return normalize_observations(statistics, kept) if has_integer_dtype(kept) else kept
 
 
+def _of_one_part(statistics: S | Asymmetric) -> S:
+    """Returns the statistics of observations that are not `Asymmetric`."""
+    if isinstance(statistics, Asymmetric):
+        raise TypeError("statistics of actor and critic need observations of both")
+    return statistics
+
+
 def as_float32(x: jax.Array) -> jax.Array:
     """Converts `x` to float32; returns `x` itself if it is float32."""
     return x if x.dtype == jnp.float32 else x.astype(jnp.float32)
 
 
-def has_integer_dtype(obs: jax.Array | Entities) -> bool:
+def has_integer_dtype(obs: jax.Array | Entities) -> TypeGuard[jax.Array]:
     """Whether observations are of an integer type."""
     return not isinstance(obs, Entities) and not jnp.issubdtype(obs.dtype, jnp.floating)
 
 
-def map_actor_and_critic(fn: Callable, statistics: Asymmetric | None, obs: Asymmetric) -> Asymmetric:
+def map_actor_and_critic(fn: Callable, statistics: Statistics, obs: Asymmetric) -> Asymmetric:
     """Applies `fn(statistics, obs)` to actor and critic observations; the critic's may be None."""
     own = Asymmetric(None, None) if statistics is None else statistics
+    if not isinstance(own, Asymmetric):
+        raise TypeError("observations of actor and critic need statistics of both")
     critic = None if obs.critic is None else fn(own.critic, obs.critic)
     return Asymmetric(fn(own.actor, obs.actor), critic)

@@ -21,12 +21,11 @@ from algos.off_policy.replay.replay import Replay, make_replay
 from algos.off_policy.settings import OffPolicySettings
 from algos.optim.optimizers import init_adam
 from algos.optim.small_batches import Implementation, choose_implementation
-from algos.settings import LearnerSettings
 from algos.types import ActionSpec, Agent, Block, Goal, Hyper, ObservationSpec, mark_all_shared
 
 
-class ReplayLearner(LearnerSettings):
-    """Mixin for `OffPolicySettings`: builds the agent that the settings describe."""
+class ReplayLearner(OffPolicySettings):
+    """Settings that build the agent that they describe."""
 
     def method(
         self, observation: ObservationSpec, action: ActionSpec, implementation: Implementation

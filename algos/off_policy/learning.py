@@ -24,8 +24,7 @@ from algos.types import Hyper, Metrics, PyTree, Transition
 SEEN_LIMIT = 2**30
 
 
-@struct.dataclass
-class OffPolicyState:
+class OffPolicyState(struct.PyTreeNode):
     """State of an off-policy learner.
 
     Attributes:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from algos import collectives
-from algos.checks import require_range
+from algos.checks import require_given, require_range
 from algos.nets.distributions import SquashedGaussian
 from algos.nets.networks import LOG_STD_RANGE, NetworkFunctions
 from algos.off_policy.learning import (
@@ -164,8 +164,9 @@ def add_entropy(soft: SoftNetworks, state: OffPolicyState, key: jax.Array, batch
     targets of Schulman, Chen and Abbeel (2017): the log-probabilities of the replay's actions under the
     current policy have no lower bound.
     """
-    log_prob = current_policy(soft, state, batch.between.obs).sample_and_log_prob(key)[1]
-    factor = batch.between.factor
+    between = require_given("between", batch.between)
+    log_prob = current_policy(soft, state, between.obs).sample_and_log_prob(key)[1]
+    factor = between.factor
     bonus = jnp.where(factor > 0, -factor * log_prob, 0.0).sum(-1)
     return batch.replace(reward=batch.reward + jnp.exp(state.params["log_alpha"]) * bonus)
 

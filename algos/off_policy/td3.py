@@ -31,7 +31,7 @@ from algos.types import ActionSpec, Metrics, ObservationSpec
 
 
 @dataclass(frozen=True)
-class TD3Config(OffPolicySettings, ReplayLearner):
+class TD3Config(ReplayLearner):
     """Settings of TD3, in addition to those of `OffPolicySettings`; noise in units of half the action range.
 
     Attributes:

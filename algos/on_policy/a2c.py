@@ -24,7 +24,7 @@ OPTIMIZERS = ("rmsprop", "adam")
 
 
 @dataclass(frozen=True)
-class A2CConfig(OnPolicySettings, RolloutLearner):
+class A2CConfig(RolloutLearner):
     """Settings of A2C: those of `OnPolicySettings`, with `normalize_advantage` "batch" or "none".
 
     Attributes:

@@ -51,8 +51,8 @@ class OnPolicyMethod(NamedTuple):
     acting: Callable = latest_params
 
 
-class RolloutLearner:
-    """Mixin for `OnPolicySettings`: builds the agent that the settings describe."""
+class RolloutLearner(OnPolicySettings):
+    """Settings that build the agent that they describe."""
 
     def networks(
         self, observation: ObservationSpec, action: ActionSpec, implementation: Implementation
@@ -183,8 +183,8 @@ def flatten_observations(observation: ObservationSpec, obs: PyTree) -> jax.Array
     actor = flatten_features(actor_observation(obs), observation.shape)
     if observation.critic is None:
         return actor
-    shown = isinstance(obs, Asymmetric) and obs.critic is not None
-    return Asymmetric(actor, flatten_features(obs.critic, observation.critic) if shown else None)
+    critic = obs.critic if isinstance(obs, Asymmetric) else None
+    return Asymmetric(actor, None if critic is None else flatten_features(critic, observation.critic))
 
 
 def initial_on_policy_state(
@@ -204,14 +204,15 @@ def initial_on_policy_state(
     statistics = init_statistics(observation.size, encoded_blocks(config.encoder, observation.blocks))
     if observation.critic is not None:
         statistics = Asymmetric(statistics, init_statistics(math.prod(observation.critic)))
+    agents = samples or 0  # not used where it is unknown, see `OnPolicySettings.require_run`
     return OnPolicyState(
         params=params,
         optimizer=optimizer,
         observations=statistics if config.normalize_observation else None,
-        rewards=init_reward_scale(samples) if config.normalize_reward else None,
+        rewards=init_reward_scale(agents) if config.normalize_reward else None,
         hyper=config.initial_hyper(total_updates),
         updates=jnp.zeros((), jnp.int32),
-        centre=jnp.zeros(samples) if config.reward_centering else None,
+        centre=jnp.zeros(agents) if config.reward_centering else None,
         average=average if config.policy_average or method.acting is not latest_params else None,
     )
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from algos.checks import require_given
 from algos.nets.distributions import Distribution, broadcast_distribution, kl_divergence
 from algos.types import Agent, PyTree, actor_observation
 
@@ -65,6 +66,9 @@ def with_teacher(agent: Agent, teacher: Teacher) -> Agent:
         action, own = agent.greedy(state, obs, carry[0], reset, mask)
         return action, (own, carry[1])
 
+    def value(state, obs, carry, reset, mask):
+        return require_given("value", agent.value)(state, obs, carry[0], reset, mask)
+
     return agent._replace(
         init=lambda key: init_with(key, teacher.state),
         frozen=teacher.state,
@@ -72,7 +76,7 @@ def with_teacher(agent: Agent, teacher: Teacher) -> Agent:
         initial_carry=initial_carry,
         act=act,
         greedy=greedy,
-        value=lambda state, obs, carry, reset, mask: agent.value(state, obs, carry[0], reset, mask),
+        value=None if agent.value is None else value,
         policy_state=lambda state: agent.policy_state(state).replace(teacher=None),
         acting_state=lambda state: agent.rollout_policy(state).replace(teacher=None),
     )
@@ -91,7 +95,8 @@ def evaluate_teacher(
       reset: `[T, S]` bool.
       mask: `[T, S, n]` bool, or None.
     """
-    distribution, value = teacher.agent.teach(state, obs, carry, reset, mask)
+    teach = require_given("teach", teacher.agent.teach)
+    distribution, value = teach(state, obs, carry, reset, mask)
     return TeacherTargets(broadcast_distribution(distribution), value)
 
 

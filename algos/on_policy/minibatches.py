@@ -36,21 +36,21 @@ class StepStatistics(NamedTuple):
 
     Attributes:
       sums: quantities of the loss by name, summed over the alive samples of a step.
-      count: alive samples per step.
+      alive: number of alive samples per step.
       evaluated: bool per step, False after the KL stop and where no sample was alive.
       stopped: bool per step, `Progress.stopped` after the step.
       norm: gradient norm per step.
     """
 
     sums: Metrics
-    count: jax.Array
+    alive: jax.Array
     evaluated: jax.Array
     stopped: jax.Array
     norm: jax.Array
 
     def mean(self, name: str) -> jax.Array:
         """Mean of a quantity of the loss over the alive samples of all evaluated steps; NaN without any."""
-        total, count = (jnp.where(self.evaluated, x, 0.0).sum() for x in (self.sums[name], self.count))
+        total, count = (jnp.where(self.evaluated, x, 0.0).sum() for x in (self.sums[name], self.alive))
         return jnp.where(count > 0, total / jnp.maximum(count, 1.0), jnp.nan)
 
     def metrics(self) -> Metrics:
@@ -80,8 +80,8 @@ def run_minibatch_epoch(
     Args:
       config: the settings.
       optimizer: the optimiser.
-      gradient: `(params, memory, minibatch) -> (grads, sums, count, memory)` of this shard; `sums` and
-        `count` as in `StepStatistics`.
+      gradient: `(params, memory, minibatch) -> (grads, sums, alive, memory)` of this shard; `sums` and
+        `alive` as in `StepStatistics`.
       progress: carry from the previous epoch.
       minibatches: arguments of `gradient`, leading axis `[minibatches]`.
       hyper: `max_grad_norm`, `target_kl` and the hyper-parameters of the optimiser.

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from algos import collectives
-from algos.checks import require_minibatches
+from algos.checks import require_given, require_minibatches
 from algos.nets.actor_critic import PolicyFunctions, with_observation_decoder
 from algos.nets.normalize import scale_reward, standardize
 from algos.nets.observations import Entities, compress_observations
@@ -56,10 +56,10 @@ def samples_from_rollout(
     advantage, target = gae(
         learning_rewards(state, rollout, hyper),
         rollout.extras["value"],
-        rollout.last_value,
+        require_given("last_value", rollout.last_value),
         rollout.discount,
         rollout.boundary,
-        rollout.bootstrap,
+        require_given("bootstrap", rollout.bootstrap),
         hyper["gamma"],
         hyper["gae_lambda"],
         alive=alive,

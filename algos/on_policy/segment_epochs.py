@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from algos import collectives
+from algos.checks import require_given
 from algos.nets.actor_critic import PolicyFunctions, with_observation_decoder
 from algos.nets.normalize import masked_mean_or_zero, mean_and_variance, standardize
 from algos.nets.observations import compress_observations
@@ -141,7 +142,7 @@ def reshape_to_segments(state: OnPolicyState, rollout: Rollout, hyper: Hyper, nu
             "value": jnp.where(alive | jnp.isfinite(value), value, 0.0),
         },
         reward=keep_where(rollout.paid, learning_rewards(state, rollout, hyper)),
-        bootstrap=keep_where(rollout.paid, rollout.bootstrap),
+        bootstrap=keep_where(rollout.paid, require_given("bootstrap", rollout.bootstrap)),
         mask=None if rollout.mask is None else keep_where(alive, rollout.mask, True),
         carry=(),
         last_value=None,
@@ -149,7 +150,8 @@ def reshape_to_segments(state: OnPolicyState, rollout: Rollout, hyper: Hyper, nu
     )
     within = jax.tree.map(lambda x: split_into_segments(x, number), within)
     length, segments = within.alive.shape
-    following = jnp.concatenate([value[length::length], rollout.last_value[None]])
+    last_value = require_given("last_value", rollout.last_value)
+    following = jnp.concatenate([value[length::length], last_value[None]])
     # The observations, and therefore the carry, of an agent that is dead at the start of a row may be
     # non-finite.
     carry = jax.tree.map(
@@ -157,7 +159,8 @@ def reshape_to_segments(state: OnPolicyState, rollout: Rollout, hyper: Hyper, nu
     )
     waits = None
     if rollout.skip is not None:
-        waits = jnp.concatenate([rollout.skip[length::length], rollout.last_skip[None]]).reshape(-1)
+        last_skip = require_given("last_skip", rollout.last_skip)
+        waits = jnp.concatenate([rollout.skip[length::length], last_skip[None]]).reshape(-1)
     return within.replace(carry=carry, last_value=following.reshape(-1), last_skip=waits)
 
 
@@ -178,10 +181,10 @@ def segment_advantages(
     advantage, target = vtrace_gae(
         rows.reward,
         value,
-        rows.last_value,
+        require_given("last_value", rows.last_value),
         rows.discount,
         rows.boundary,
-        rows.bootstrap,
+        require_given("bootstrap", rows.bootstrap),
         ratio,
         hyper["gamma"],
         hyper["gae_lambda"],
@@ -216,7 +219,8 @@ def learn_segments(
     """Runs all epochs over segments; returns `(params, optimizer, metrics)`."""
     policy = with_observation_decoder(policy, state.observations)
     rows = segments.learning.shape[1]
-    minibatches = config.plan(rows // config.segments_per_agent * collectives.num_shards()).minibatches
+    plan = config.plan(rows // config.segments_per_agent * collectives.num_shards())
+    minibatches = require_given("plan", plan).minibatches
     progress = state.updates / hyper["total_updates"]
     hyper = hyper | {
         "beta": importance_exponent(hyper["priority_beta"], progress, hyper["priority_beta_rate"]),
@@ -372,7 +376,8 @@ def segment_loss(
     )
     if config.teacher is not None:
         values = hyper["teacher_value_weight"]
-        imitation = imitation_loss(config.teacher_loss, minibatch.lesson, distribution, value, values)
+        lesson = require_given("lesson", minibatch.lesson)
+        imitation = imitation_loss(config.teacher_loss, lesson, distribution, value, values)
         imitation = weight_decisions(imitation, minibatch.acting)
         total += hyper["teacher_coefficient"] * masked_mean_or_zero(imitation, minibatch.learning)
         samples["imitation_loss"] = imitation

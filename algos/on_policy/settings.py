@@ -144,8 +144,7 @@ class OnPolicySettings(ActorCriticConfig, LearnerSettings):
         return {key: jnp.asarray(x, jnp.float32) for key, x in values.items()}
 
 
-@struct.dataclass
-class OnPolicyState:
+class OnPolicyState(struct.PyTreeNode):
     """State of an on-policy learner.
 
     Attributes:

@@ -5,8 +5,12 @@ See docs/reference/trainer.md 1.2.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from algos.checks import require_count
+
+# A number, or "auto" for one that follows from the others.
+Size = int | Literal["auto"]
 
 
 @dataclass(frozen=True)
@@ -98,8 +102,8 @@ def make_update_sizes(
     agents: int,
     *,
     minibatch_size: int,
-    batch_size: int | str = "auto",
-    horizon: int | str = "auto",
+    batch_size: Size = "auto",
+    horizon: Size = "auto",
     segments_per_agent: int = 1,
     epochs: int = 1,
     max_minibatch_size: int | None = None,
@@ -121,7 +125,7 @@ def make_update_sizes(
     Raises:
       ValueError: for incompatible sizes, with the nearest compatible ones.
     """
-    counts = {
+    counts: dict[str, Any] = {
         "agents": agents,
         "minibatch_size": minibatch_size,
         "segments_per_agent": segments_per_agent,
@@ -146,7 +150,7 @@ def make_update_sizes(
     )
 
 
-def plan_horizon(agents: int, segments_per_agent: int, batch_size: int | str, horizon: int | str) -> int:
+def plan_horizon(agents: int, segments_per_agent: int, batch_size: Size, horizon: Size) -> int:
     """Decisions per segment; requires batch_size = segments_per_agent * agents * horizon (ValueError)."""
     segments = segments_per_agent * agents
     if batch_size == "auto":

@@ -1,7 +1,7 @@
 """Optimisers with traced hyper-parameters, gradient clipping, schedules: docs/reference/trainer.md 8."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -37,8 +37,7 @@ DEFAULTS = {
 MUON_REST = {"adam": 0.1, "sgd": 1.0}
 
 
-@struct.dataclass
-class AdamState:
+class AdamState(struct.PyTreeNode):
     """State of Adam.
 
     Attributes:
@@ -130,8 +129,7 @@ def adamw(
     return adam(grads, state, shrunk, learning_rate=learning_rate, apply=apply, **settings)
 
 
-@struct.dataclass
-class RMSpropState:
+class RMSpropState(struct.PyTreeNode):
     """State of RMSprop: the running mean of the squared gradients, shaped like the parameters."""
 
     square: PyTree
@@ -296,8 +294,7 @@ def make_rmsprop() -> Optimizer:
     return Optimizer(init_rmsprop, step, elementwise=True)
 
 
-@struct.dataclass
-class MuonState:
+class MuonState(struct.PyTreeNode):
     """State of Muon.
 
     Attributes:
@@ -389,7 +386,9 @@ def make_schedule_free(warmup_steps: int = 0) -> Optimizer:
         hyper = DEFAULTS | hyper
         grads = jax.tree.map(lambda g: scale * g, grads)
         updates, after = transform(hyper).update(grads, state, params)
-        after = after._replace(b1=jnp.asarray(hyper["adam_beta1"], state.b1.dtype))
+        after = cast(optax.contrib.ScheduleFreeState, after)._replace(
+            b1=jnp.asarray(hyper["adam_beta1"], state.b1.dtype)
+        )
         moved = optax.apply_updates(params, updates)
         return jax.tree.map(lambda new, old: jnp.where(apply, new, old), (moved, after), (params, state))
 

@@ -55,8 +55,9 @@ def choose_implementation(rows: int | None, *, tuned: bool) -> Implementation:
       `PLAIN` if not tuned, for many samples or an unknown number, on other devices than CPUs, and where
       XLA does not support the option.
     """
-    few = rows is not None and rows <= FEW_ROWS and jax.default_backend() == "cpu"
-    options = compiler.supported_options(_SPREAD) if tuned and few else {}
+    if rows is None or rows > FEW_ROWS or not tuned or jax.default_backend() != "cpu":
+        return PLAIN
+    options = compiler.supported_options(_SPREAD)
     if not options:
         return PLAIN
     return Implementation(hidden_product if rows > 1 else jax.lax.dot_general, pack_optimizer, options)

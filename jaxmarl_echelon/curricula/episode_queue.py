@@ -18,8 +18,7 @@ from jaxmarl_echelon.envs.episodes import EpisodeEvents
 NOT_QUEUED = -1
 
 
-@struct.dataclass
-class EpisodeQueue:
+class EpisodeQueue(struct.PyTreeNode):
     """FIFO queue of up to R episodes, ordered by start time.
 
     Attributes:

@@ -20,8 +20,7 @@ from jaxmarl_echelon.envs.base import EnvSpec
 NO_PART = -1.0
 
 
-@struct.dataclass
-class PhaseProgress:
+class PhaseProgress(struct.PyTreeNode):
     """State of a phased curriculum.
 
     Attributes:

@@ -16,8 +16,7 @@ _LONGEST = 10**9
 _MOST = 2**30
 
 
-@struct.dataclass
-class RampState:
+class RampState(struct.PyTreeNode):
     """State of a ramp.
 
     Attributes:

@@ -47,8 +47,7 @@ class SpawnRules(NamedTuple):
     blend_decay_episodes: int
 
 
-@struct.dataclass
-class SpawnProgress:
+class SpawnProgress(struct.PyTreeNode):
     """State of a spawn curriculum.
 
     Attributes:

@@ -79,8 +79,7 @@ class StageRules(NamedTuple):
     evaluated: Callable = lambda course, score: course
 
 
-@struct.dataclass
-class StagedState:
+class StagedState(struct.PyTreeNode):
     """State of a curriculum of S stages.
 
     Attributes:

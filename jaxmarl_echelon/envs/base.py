@@ -166,8 +166,7 @@ class EnvSpec:
         return results_lib.share_beaten(jnp.stack([values[f"score/{i}"] for i in range(self.turns)], axis=-1))
 
 
-@struct.dataclass
-class TimeStep:
+class TimeStep(struct.PyTreeNode):
     """Output of a reset or a step. Dictionaries map role names to arrays.
 
     An agent's trajectory ends within the episode if it terminates, and a new one may begin in its slot.
@@ -372,6 +371,8 @@ class Environment:
         Raises:
           ValueError: one line, for settings that are unknown or static.
         """
+        if not settings:
+            return self.default_params()
         raise ValueError(f"{dict(settings)}: {self.spec.name} has no settings that a curriculum can change")
 
     def describe(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ import numpy as np
 from algos.types import PyTree
 from jaxmarl_echelon.envs import results
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, TimeStep
+from jaxmarl_echelon.envs.check_parameters import check_parameter_names
 from jaxmarl_echelon.envs.check_rollout import RolloutRecord, check_record, is_key, require_that
 from jaxmarl_echelon.envs.results import COMPONENT, REDUCTIONS, RESULT_KINDS, Result
 from jaxmarl_echelon.envs.spaces import Box, Discrete, MultiDiscrete
@@ -38,7 +39,8 @@ def check_env(
     Raises at the first fault, with one line that names the field, its value and the expected one. It
     checks, in this order:
 
-    * static facts: `env.spec` is hashable and consistent, parameters are arrays or numbers;
+    * static facts: `env.spec` is hashable and consistent, parameters are arrays or numbers, methods have the
+      parameter names of `Environment`, `Viewer` and `Comparison`;
     * layout: every array has the shape and dtype of the spec, reset and step return the same structure
       with the same `info` keys, all entries of `spec.results` exist, reward components are exactly those
       among the results, and step is traced once;
@@ -63,6 +65,7 @@ def check_env(
       AssertionError: at the first violation of the contract.
     """
     key = jax.random.key(0) if key is None else key
+    check_parameter_names(env)
     params = env.default_params() if params is None else params
     check_spec(env.spec)
     _check_params(params)
@@ -121,7 +124,7 @@ def check_spec(spec: EnvSpec) -> None:
             require_that(known, f"spec.roles: {role.name!r}.{field} is {space!r}, expected a Space")
         if isinstance(role.action, Box):
             bounds = f"low={role.action.low} high={role.action.high}"
-            bounded = np.isfinite(role.action.bounds()).all()
+            bounded = bool(np.isfinite(role.action.bounds()).all())
             require_that(bounded, f"spec.roles: {role.name!r}.action has {bounds}, expected finite bounds")
         _require_score(spec, role.score, f"spec.roles: {role.name!r}.score")
     limit = spec.episode_limit
@@ -342,7 +345,7 @@ def _check_purity(env: Environment, compiled: _Compiled, key: jax.Array, params:
     _warn_of_equal_starts(env.spec, starts)
 
 
-def _require_one_program(name: str, compiled: Callable, function: Callable, *arguments) -> None:
+def _require_one_program(name: str, compiled: jax.stages.Wrapped, function: Callable, *arguments) -> None:
     """Raises if a second trace of a compiled function differs, so that it depends on hidden state."""
     # JAX caches traces by function; a new lambda forces a second trace.
     traced = (compiled, jax.jit(lambda *given: function(*given)))

@@ -45,8 +45,7 @@ class EpisodeTask(NamedTuple):
 DrawTask = Callable[[jax.Array], EpisodeTask]
 
 
-@struct.dataclass
-class EpisodeSums:
+class EpisodeSums(struct.PyTreeNode):
     """Accumulators of the running episodes.
 
     Attributes:
@@ -64,8 +63,7 @@ class EpisodeSums:
     ended: dict[str, jax.Array]
 
 
-@struct.dataclass
-class Episodes:
+class Episodes(struct.PyTreeNode):
     """States of E environments and their running episodes.
 
     Attributes:
@@ -105,8 +103,7 @@ class Running(NamedTuple):
     sums: EpisodeSums
 
 
-@struct.dataclass
-class Finished:
+class Finished(struct.PyTreeNode):
     """Results of the episodes that ended in a step; zeros (codes: -1) where none did.
 
     Attributes:
@@ -126,8 +123,7 @@ class Finished:
     tags: dict[str, jax.Array]
 
 
-@struct.dataclass
-class BatchTransition:
+class BatchTransition(struct.PyTreeNode):
     """One transition of E environments, before any reset.
 
     Attributes:
@@ -152,8 +148,7 @@ class BatchTransition:
     quarantined: jax.Array
 
 
-@struct.dataclass
-class EpisodeEvents:
+class EpisodeEvents(struct.PyTreeNode):
     """Starts and ends of episodes in T decisions of E environments, `[T, E]` each.
 
     Attributes:
@@ -235,10 +230,10 @@ def step_episodes(
     )
     quarantined = idle = previous.over | ~sound
     if held is not None:
-        held = held & ~previous.over  # environments whose reset failed are discarded
-        after, idle = select_rows(held, pack_batch(before), pack_batch(after)).tree, idle | held
-        quarantined = quarantined & ~held
-        cut = None if cut is None else cut & ~held
+        waiting = held & ~previous.over  # environments whose reset failed are discarded
+        after, idle = select_rows(waiting, pack_batch(before), pack_batch(after)).tree, idle | waiting
+        quarantined = quarantined & ~waiting
+        cut = None if cut is None else cut & ~waiting
     state, time, sums = after
     time = select_rows(quarantined, pack_batch(_quarantined_step(previous)), pack_batch(time)).tree
     acted = {role: alive & ~idle[:, None] for role, alive in previous.alive.items()}

@@ -24,8 +24,7 @@ class RowLayout(NamedTuple):
     leaves: tuple[tuple[tuple[int, ...], Any], ...]
 
 
-@struct.dataclass
-class PackedRows:
+class PackedRows(struct.PyTreeNode):
     """Tree of arrays, possibly batched, with its leaves of at most `NARROW` elements concatenated.
 
     Attributes:

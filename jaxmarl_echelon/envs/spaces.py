@@ -4,8 +4,8 @@ Every space has `shape`, `dtype`, `mask_size` (length of an action mask, 0 for n
 and `contains(x)`.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ import numpy as np
 Bound = float | tuple
 
 
-def _hashable(bound: Bound | Sequence | np.ndarray) -> Bound:
+def _hashable(bound: Any) -> Bound:
     if np.ndim(bound) == 0:
         return float(bound)
     return tuple(_hashable(row) for row in bound)

@@ -125,8 +125,7 @@ class TrajectoryInfo(NamedTuple):
     over: jax.Array | None = None
 
 
-@struct.dataclass
-class TransformState:
+class TransformState(struct.PyTreeNode):
     """State of the transforms between rollouts.
 
     Attributes:

@@ -23,8 +23,7 @@ NO_MOVE = -1
 FACTOR = 2654435761
 
 
-@struct.dataclass
-class MoveHistory:
+class MoveHistory(struct.PyTreeNode):
     """Moves of the running games, and of the last games against n entries, in one shard.
 
     Attributes:

@@ -30,8 +30,7 @@ SNAPSHOT_SCORE = 0.7
 RESET_CHANCE = 0.25
 
 
-@struct.dataclass
-class LeagueMembership:
+class LeagueMembership(struct.PyTreeNode):
     """League part of a learner's pool; see `pool.PoolState`.
 
     In its tables the learner itself is entry 0, and the entry of its own number is learner 0; all other

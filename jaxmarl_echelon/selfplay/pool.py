@@ -34,8 +34,7 @@ NO_ITERATION = -1
 FULL_PRECISION_PARTS = ("observations", "hyper")
 
 
-@struct.dataclass
-class PoolState:
+class PoolState(struct.PyTreeNode):
     """State of a pool of n entries with a bank of K slots, played by G groups.
 
     Attributes:

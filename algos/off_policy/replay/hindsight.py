@@ -13,8 +13,7 @@ from algos.types import Goal
 STRATEGIES = ("future", "final")
 
 
-@struct.dataclass
-class EpisodeEnds:
+class EpisodeEnds(struct.PyTreeNode):
     """Table of the episode ends of all transitions in a ring, read with two look-ups.
 
     Episodes are numbered per row, modulo C: a row holds at most C of them.

@@ -15,8 +15,7 @@ from algos.off_policy.replay.rings import Ring, StoredPositions, draw_uniform
 ARITY = 4
 
 
-@struct.dataclass
-class Priorities:
+class Priorities(struct.PyTreeNode):
     """State of prioritised sampling.
 
     Attributes:

@@ -119,8 +119,7 @@ class Replay(NamedTuple):
     nbytes: int
 
 
-@struct.dataclass
-class ReplayState:
+class ReplayState(struct.PyTreeNode):
     """State of a replay; None for disabled parts.
 
     Attributes:

@@ -10,8 +10,7 @@ from jax.typing import DTypeLike
 from algos.types import PyTree, Transition
 
 
-@struct.dataclass
-class Ring:
+class Ring(struct.PyTreeNode):
     """Newest transitions of N rows, at most C per row, in order of time.
 
     Attributes:
@@ -84,8 +83,7 @@ class Window(NamedTuple):
     discount: jax.Array
 
 
-@struct.dataclass
-class IntermediateStates:
+class IntermediateStates(struct.PyTreeNode):
     """Intermediate states of a sample, n - 1 at most.
 
     Attributes:
@@ -97,8 +95,7 @@ class IntermediateStates:
     factor: jax.Array
 
 
-@struct.dataclass
-class Sample:
+class Sample(struct.PyTreeNode):
     """A batch of B transitions to learn from, each spanning up to n decisions.
 
     Attributes:

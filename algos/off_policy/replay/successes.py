@@ -18,8 +18,7 @@ from algos.off_policy.replay.rings import (
 )
 
 
-@struct.dataclass
-class Successes:
+class Successes(struct.PyTreeNode):
     """State of the stored successful episodes.
 
     Attributes:
@@ -71,7 +70,7 @@ def make_success_collector(longest: int) -> Callable:
 
     @custom_vmap
     def copy_all(source: Ring, target: Ring, waiting, length):
-        def body(carry):
+        def body(carry: tuple[Ring, jax.Array]):
             return jax.vmap(copy_one)(source, *carry, length)
 
         return lax.while_loop(lambda carry: carry[1].any(), body, (target, waiting))[0]

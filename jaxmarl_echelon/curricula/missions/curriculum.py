@@ -27,8 +27,7 @@ from jaxmarl_echelon.envs.episodes import EpisodeTask, Finished
 GATE_SOURCES = ("training", "evaluation")
 
 
-@struct.dataclass
-class MissionCurriculumState:
+class MissionCurriculumState(struct.PyTreeNode):
     """State of a mission curriculum.
 
     Attributes:

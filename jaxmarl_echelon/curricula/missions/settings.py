@@ -34,8 +34,7 @@ class PhaseSettings(NamedTuple):
     variance: float
 
 
-@struct.dataclass
-class CurriculumParams:
+class CurriculumParams(struct.PyTreeNode):
     """Numeric settings of a curriculum of S phases, M metrics and V verbs.
 
     Attributes:

@@ -3,15 +3,14 @@
 Reference: docs/reference/echelon.md 17.2.
 """
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 from scipy import special
 
 
-class MeanEstimate(NamedTuple):
+class MeanEstimate(struct.PyTreeNode):
     """Mean with its confidence interval; all fields `[...]` float32, NaN where there are too few values.
 
     Attributes:

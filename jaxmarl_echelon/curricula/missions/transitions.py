@@ -38,8 +38,7 @@ class EpisodeMetrics(NamedTuple):
     verb: jax.Array
 
 
-@struct.dataclass
-class MissionProgress:
+class MissionProgress(struct.PyTreeNode):
     """Progress of a run.
 
     Attributes:

@@ -4,8 +4,7 @@ import jax
 from flax import struct
 
 
-@struct.dataclass
-class SceneBank:
+class SceneBank(struct.PyTreeNode):
     """S scenes padded to a common size; one scene, without the axis S, has the same type (`scene_at`).
 
     Units are m, s and rad; coordinates are relative to each scene's mean position. Ids count within a scene,

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, ScriptedPolicy, TimeStep
+from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, TimeStep
 from jaxmarl_echelon.envs.drive import conditioning, rules
 from jaxmarl_echelon.envs.drive.bank import SceneBank
 from jaxmarl_echelon.envs.drive.measures import ride as ride_lib
@@ -108,6 +108,7 @@ class Drive(Environment):
             score=SCORE,
         )
         self.blocks = {VEHICLE_ROLE: view.blocks}
+        self.scripts = baselines.make_drive_scripts(simulation.actions, role)
         self.baselines = baselines.BASELINES
         self.controllers = {VEHICLE_ROLE: "learner"}
         self.viewer = DriveViewer(simulation.bank, view, steps, kinds)
@@ -125,11 +126,6 @@ class Drive(Environment):
 
     def _place_world(self, world: SceneBank) -> None:
         self.simulation = dataclasses.replace(self.simulation, bank=world)
-
-    @property
-    def scripts(self) -> dict[str, ScriptedPolicy]:
-        """Scripted policies by name."""
-        return baselines.make_drive_scripts(self.simulation.actions, self.spec.roles[0])
 
     def default_params(self) -> DriveParams:
         """Returns the parameters given by the configuration."""

@@ -24,8 +24,7 @@ COMFORT_JERK = 5.0
 TOLERANCE = 2.0
 
 
-@struct.dataclass
-class DriveRewardInputs:
+class DriveRewardInputs(struct.PyTreeNode):
     """Inputs of the reward components for one step, every leaf `[A]`.
 
     Attributes:

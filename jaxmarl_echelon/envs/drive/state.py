@@ -21,8 +21,7 @@ GOAL_BEHAVIORS = ("respawn", "new_goal", "stop", "remove")
 INFRACTION_BEHAVIORS = {"ignore": RESPAWN, "stop": STOP, "remove": REMOVE}
 
 
-@struct.dataclass
-class RoadCondition:
+class RoadCondition(struct.PyTreeNode):
     """Contacts and lanes of learners, every leaf `[A]`.
 
     Attributes:
@@ -36,8 +35,7 @@ class RoadCondition:
     lane: MatchedLane
 
 
-@struct.dataclass
-class RouteProgress:
+class RouteProgress(struct.PyTreeNode):
     """Progress of driven bodies along their routes, every leaf `[N]`.
 
     Attributes:
@@ -51,8 +49,7 @@ class RouteProgress:
     seen: jax.Array
 
 
-@struct.dataclass
-class Ride:
+class Ride(struct.PyTreeNode):
     """Backward differences of a learner's motion, every leaf `[A]`.
 
     Attributes:
@@ -70,8 +67,7 @@ class Ride:
     samples: jax.Array
 
 
-@struct.dataclass
-class LearnerRecord:
+class LearnerRecord(struct.PyTreeNode):
     """Running measures of learners over an episode, every leaf `[A]`; docs/reference/drive.md 13.
 
     Attributes:
@@ -116,8 +112,7 @@ class LearnerRecord:
     distance: jax.Array
 
 
-@struct.dataclass
-class Start:
+class Start(struct.PyTreeNode):
     """Initial condition of learners, to which respawns return them; every leaf `[A]`.
 
     Attributes:
@@ -131,8 +126,7 @@ class Start:
     arc: jax.Array
 
 
-@struct.dataclass
-class DriveState:
+class DriveState(struct.PyTreeNode):
     """State of one episode.
 
     Attributes:
@@ -178,8 +172,7 @@ class DriveState:
     record: LearnerRecord
 
 
-@struct.dataclass
-class DriveParams:
+class DriveParams(struct.PyTreeNode):
     """Parameters that may change between episodes.
 
     Attributes:

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxmarl_echelon.envs import results
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, ScriptedPolicy, TimeStep
-from jaxmarl_echelon.envs.echelon import assistance, settings
+from jaxmarl_echelon.envs.echelon import assistance
 from jaxmarl_echelon.envs.echelon import zone as zone_lib
 from jaxmarl_echelon.envs.echelon.battle.simulation import BattleSimulation
 from jaxmarl_echelon.envs.echelon.battle.state import BLUE, TEAMS, EchelonParams, EchelonState
@@ -21,7 +21,7 @@ from jaxmarl_echelon.envs.echelon.results import ENDINGS, OUTCOMES, RUNNING, WIN
 from jaxmarl_echelon.envs.echelon.rewards import BattleRewardInputs
 from jaxmarl_echelon.envs.echelon.scripts import baselines
 from jaxmarl_echelon.envs.echelon.scripts.heuristic import make_heuristic
-from jaxmarl_echelon.envs.echelon.settings import PERIOD, SettingLimits
+from jaxmarl_echelon.envs.echelon.settings import PERIOD, SettingLimits, change_battle_params
 from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank
 from jaxmarl_echelon.envs.echelon.view.viewer import BattleViewer
 from jaxmarl_echelon.envs.rewards import Reward
@@ -71,6 +71,7 @@ class Echelon(Environment):
         self.baselines = baselines.BASELINES
         self.controllers = {"blue": "learner", "red": "heuristic"}
         self.viewer = BattleViewer(self.bank, self.teams, OUTCOMES, PERIOD)
+        self.scripts = self._make_scripts()
 
     @property
     def bank(self) -> TerrainBank:
@@ -82,9 +83,8 @@ class Echelon(Environment):
         """The battle."""
         return self.interface.simulation
 
-    @property
-    def scripts(self) -> dict[str, ScriptedPolicy]:
-        """Scripted policies, `NAME_blue` and `NAME_red`."""
+    def _make_scripts(self) -> dict[str, ScriptedPolicy]:
+        """Returns the scripted policies, `NAME_blue` and `NAME_red`, for the present world."""
         return baselines.make_battle_scripts(self.spec, partial(make_heuristic, self.interface))
 
     @property
@@ -94,14 +94,15 @@ class Echelon(Environment):
 
     def _place_world(self, world: TerrainBank) -> None:
         self.interface = self.interface.with_bank(world)
+        self.scripts = self._make_scripts()
 
     def default_params(self) -> EchelonParams:
         """Returns the configured parameters."""
         return self._params
 
-    def task_params(self, given: Mapping) -> EchelonParams:
+    def task_params(self, settings: Mapping) -> EchelonParams:
         """Returns the default parameters with some settings changed; see `change_battle_params`."""
-        return settings.change_battle_params(self._params, given, self._limits, self.reward)
+        return change_battle_params(self._params, settings, self._limits, self.reward)
 
     def evaluation_params(self, params: EchelonParams, index: jax.Array) -> EchelonParams:
         """Returns the parameters of evaluation episode `index`, which cycle through the terrains in use."""

@@ -16,8 +16,7 @@ from jaxmarl_echelon.envs.rewards import Catalogue, Component, Reward, Weights
 BattleRewardMemory = tuple[()]
 
 
-@struct.dataclass
-class BattleRewardInputs:
+class BattleRewardInputs(struct.PyTreeNode):
     """Inputs of the reward components for one decision.
 
     Attributes:

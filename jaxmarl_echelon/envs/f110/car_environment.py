@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_echelon.envs.base import Environment
+from jaxmarl_echelon.envs.base import Environment, ScriptedPolicy
 from jaxmarl_echelon.envs.f110 import episode_settings
 from jaxmarl_echelon.envs.f110.cars.simulation import CarSimulation
 from jaxmarl_echelon.envs.f110.gap_parameters import FTGOptions
@@ -52,6 +52,7 @@ class CarEnvironment(Environment):
 
     def _place_world(self, world: PyTree) -> None:
         self.simulation = dataclasses.replace(self.simulation, bank=world)
+        self.scripts = self._make_scripts()
 
     def default_params(self) -> PyTree:
         """Returns the configured parameters."""
@@ -61,10 +62,14 @@ class CarEnvironment(Environment):
         """Returns a line of text on each map: its centreline's direction, length and source."""
         return tuple(grid.describe() for grid in self.maps)
 
-    def task_params(self, given: Mapping) -> PyTree:
+    def _make_scripts(self) -> dict[str, ScriptedPolicy]:
+        """Returns the scripted policies by name, for the present world."""
+        raise NotImplementedError
+
+    def task_params(self, settings: Mapping) -> PyTree:
         """Returns the default parameters with some settings changed; see `change_f110_params`."""
         return episode_settings.change_f110_params(
-            self.readers, self._params, given, self._limits, self.reward, self._ftg_options
+            self.readers, self._params, settings, self._limits, self.reward, self._ftg_options
         )
 
     def _pay_car(

@@ -88,13 +88,13 @@ class F110(CarEnvironment):
         self.references = {"attacker": ("standing",)} if by_itself else {}
         self.controllers = {"attacker": "learner", "defender": "ftg"}
         self.viewer = F110Viewer(maps, OUTCOMES, simulation)
+        self.scripts = self._make_scripts()
 
     readers = episode_settings.GAPLOCK
     ladder = "phased26"
 
-    @property
-    def scripts(self) -> dict[str, ScriptedPolicy]:
-        """Scripted policies by name."""
+    def _make_scripts(self) -> dict[str, ScriptedPolicy]:
+        """Returns the scripted policies by name, for the present world."""
         return controllers.make_gaplock_scripts(self, self._ftg_options)
 
     @property

@@ -16,8 +16,7 @@ _SIGNED = ("wall_avoid_kick", "center_bias_gain", "inside_bias_gain", "dwa_headi
 _SIGNED += ("gap_width_weight", "gap_clearance_weight", "gap_center_weight", "gap_curvature_weight")
 
 
-@struct.dataclass
-class FTGParams:
+class FTGParams(struct.PyTreeNode):
     """Gains of the driver: scalars (numbers or arrays) that may change without recompiling.
 
     Attributes:

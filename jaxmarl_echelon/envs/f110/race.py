@@ -68,15 +68,15 @@ class F110Race(CarEnvironment):
         super().__init__(simulation, maps, reward, limits, params, ftg_options)
         self.scales, self.lookahead, self.neighbours = scales, tuple(lookahead), neighbours
         self.spec = _race_spec(simulation, reward, params, self.lookahead, neighbours, speed_limits)
+        self.scripts = self._make_scripts()
         self.baselines = tuple(self.scripts)
         self.controllers = {"car": "learner"}
         self.viewer = F110Viewer(maps, RACE_OUTCOMES, simulation)
 
     readers = episode_settings.RACE
 
-    @property
-    def scripts(self) -> dict[str, ScriptedPolicy]:
-        """Scripted policies by name."""
+    def _make_scripts(self) -> dict[str, ScriptedPolicy]:
+        """Returns the scripted policies by name, for the present world."""
         return controllers.make_race_scripts(self, self._ftg_options)
 
     def evaluation_params(self, params: RaceParams, index: jax.Array) -> RaceParams:

@@ -12,8 +12,7 @@ from physics.single_track import CarParams, ControlGains
 ATTACKER, DEFENDER = 0, 1
 
 
-@struct.dataclass
-class F110Params:
+class F110Params(struct.PyTreeNode):
     """Parameters of the adversarial task, which may change between episodes without recompiling.
 
     Attributes:
@@ -58,8 +57,7 @@ class F110Params:
     idle_decisions: jax.Array
 
 
-@struct.dataclass
-class F110State:
+class F110State(struct.PyTreeNode):
     """State of one adversarial episode.
 
     Attributes:
@@ -85,8 +83,7 @@ class F110State:
     outcome: jax.Array
 
 
-@struct.dataclass
-class RaceParams:
+class RaceParams(struct.PyTreeNode):
     """Parameters of races, which may change between episodes without recompiling.
 
     Attributes:
@@ -118,8 +115,7 @@ class RaceParams:
     obstacles: jax.Array
 
 
-@struct.dataclass
-class RaceState:
+class RaceState(struct.PyTreeNode):
     """State of one race of N cars.
 
     Attributes:

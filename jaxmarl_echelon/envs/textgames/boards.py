@@ -12,8 +12,7 @@ from jaxmarl_echelon.envs.textgames.rules import GameRules, winner_scores
 MARKS = "OX."
 
 
-@struct.dataclass
-class Stones:
+class Stones(struct.PyTreeNode):
     """Board with `cells [n]` int32 (seat on each cell or -1), int32 number of stones `placed`, and `winner`.
 
     `winner` is an int32 seat, or -1.
@@ -33,13 +32,10 @@ class BoardGame(GameRules):
       rows, columns: size of the board in cells.
     """
 
-    rows: int
-    columns: int
-
-    @property
-    def features(self):
-        """See `GameRules`."""
-        return 2 * self.rows * self.columns + 2
+    def __init__(self, rows: int, columns: int):
+        """Sets the size of the board, and the length of an observation."""
+        self.rows, self.columns = rows, columns
+        self.features = 2 * rows * columns + 2
 
     def observe(self, state, seat):
         """See `GameRules`."""
@@ -71,10 +67,10 @@ def in_line(own: jax.Array, length: int) -> jax.Array:
 class PlacingGame(BoardGame):
     """Board game in which seats alternately place a stone until one wins; a full board is a draw."""
 
-    @property
-    def plies(self):
-        """See `GameRules`."""
-        return self.rows * self.columns
+    def __init__(self, rows: int, columns: int):
+        """Sets the size of the board, whose cells are as many as the plies of a game."""
+        super().__init__(rows, columns)
+        self.plies = rows * columns
 
     def init(self, key):
         """See `GameRules`."""

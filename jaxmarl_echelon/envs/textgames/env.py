@@ -22,8 +22,7 @@ from jaxmarl_echelon.envs.textgames.transcript import GameViewer
 ROLE = "player"
 
 
-@struct.dataclass
-class GameState:
+class GameState(struct.PyTreeNode):
     """A game in progress.
 
     Attributes:

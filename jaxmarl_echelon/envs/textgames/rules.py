@@ -73,7 +73,7 @@ class GameRules:
         ]
         return jnp.all(jnp.stack(allowed))
 
-    def deals(self) -> tuple[State, jax.Array]:
+    def deals(self) -> tuple[State, np.ndarray]:
         """Returns all initial states `[D]` and their probabilities `[D]`, for games with a single deal.
 
         Raises:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from algos.checks import require_given
 from algos.types import PyTree
 from jaxmarl_echelon.envs.base import TimeStep
 from jaxmarl_echelon.training.acting.controllers import Controller, RecordedDecision
@@ -24,6 +25,11 @@ class Decisions(NamedTuple):
     memories: dict[str, PyTree]
     actions: dict[str, jax.Array]
     choices: dict[str, RecordedDecision | None]
+
+
+def find_policy(controller: Controller, policies: Mapping[str, PyTree]) -> PyTree:
+    """Returns the state of the policy that a controller acts with; None for one without a policy."""
+    return None if controller.policy is None else policies.get(controller.policy)
 
 
 def decide_for_roles(
@@ -47,7 +53,7 @@ def decide_for_roles(
     result = Decisions({}, {}, {})
     for key, (role, controller) in zip(keys, sorted(controllers.items()), strict=True):
         result.memories[role], result.actions[role], result.choices[role] = controller.act(
-            key, policies.get(controller.policy), memories[role], view, reset
+            key, find_policy(controller, policies), memories[role], view, reset
         )
     return result
 
@@ -66,7 +72,7 @@ class ActingSeat(NamedTuple):
     @property
     def seat(self) -> jax.Array:
         """Index of the acting seat, `[E]` int32."""
-        return self.view.seat
+        return require_given("seat", self.view.seat)
 
 
 def show_due_seat(view: ControllerView, length: jax.Array, seats: int) -> ActingSeat:
@@ -134,7 +140,7 @@ def decide_in_turn(
     result = Decisions({}, {}, {})
     for key, (role, controller) in zip(keys, sorted(controllers.items()), strict=True):
         result.memories[role], action, result.choices[role] = act_in_turn(
-            controller, key, policies.get(controller.policy), memories[role], now, place
+            controller, key, find_policy(controller, policies), memories[role], now, place
         )
         result.actions[role] = for_all_seats(action, seats)
     return result

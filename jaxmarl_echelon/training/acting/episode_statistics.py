@@ -70,7 +70,8 @@ def select_finished(finished: Finished, most: int, *, newest: bool) -> SelectedE
     order = jnp.argsort(jnp.where(found.mask, places, jnp.iinfo(jnp.int32).max))
     surplus = jnp.maximum(jnp.sum(found.mask) - wanted.size, 0) if newest else 0
     picked = order[surplus + wanted]
-    return SelectedEpisodes(*jax.tree.map(lambda x: x[picked], everywhere), jnp.sum(numbers), environments)
+    chosen, place = jax.tree.map(lambda x: x[picked], everywhere)
+    return SelectedEpisodes(chosen, place, jnp.sum(numbers), environments)
 
 
 def quarantine_metrics(quarantined: jax.Array) -> dict[str, jax.Array]:
@@ -145,7 +146,7 @@ def recent_metrics(recent: Recent, spec: EnvSpec, learners: tuple[str, ...]) -> 
     def terms(name):
         value = results_lib.read_result(spec.results, ring, name)
         weight = ring[f"{name}/weight"] if _weighted(spec.result(name)) else jnp.ones_like(value)
-        return tuple(jnp.where(filled, x, 0.0) for x in (value, weight))
+        return jnp.where(filled, value, 0.0), jnp.where(filled, weight, 0.0)
 
     grouped = results_lib.averages_by_label(spec.results, ring.__getitem__, terms)
     return metrics | {f"train/{name}": value for name, value in grouped.items()}

@@ -70,9 +70,11 @@ def stream_key(seed: int, stream: Stream) -> jax.Array:
 
 def split_initial(key: jax.Array) -> InitialKeys:
     """Splits the key from which training starts into the keys of a run's initial state."""
-    return InitialKeys(*jax.random.split(key, 4), jax.random.fold_in(key, APART + 1))
+    first, second, third, fourth = jax.random.split(key, 4)
+    return InitialKeys(first, second, third, fourth, jax.random.fold_in(key, APART + 1))
 
 
 def split_update(key: jax.Array) -> UpdateKeys:
     """Splits an update's key into the keys of its parts."""
-    return UpdateKeys(*jax.random.split(key, 3), jax.random.fold_in(key, APART + 1))
+    first, second, third = jax.random.split(key, 3)
+    return UpdateKeys(first, second, third, jax.random.fold_in(key, APART + 1))

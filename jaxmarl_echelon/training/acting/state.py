@@ -27,8 +27,7 @@ class ControllerView(NamedTuple):
     seat: jax.Array | None = None
 
 
-@struct.dataclass
-class Recent:
+class Recent(struct.PyTreeNode):
     """Ring buffer of the last W finished episodes, for rolling statistics.
 
     Attributes:
@@ -42,8 +41,7 @@ class Recent:
     cursor: jax.Array
 
 
-@struct.dataclass
-class RunState:
+class RunState(struct.PyTreeNode):
     """Full training state, as checkpointed.
 
     With S > 1 shards, memories, `reset`, `episodes`, `stagger`, `pending` and the local parts of learners

@@ -36,8 +36,7 @@ from jaxmarl_echelon.training.acting.decisions import (
 from jaxmarl_echelon.training.acting.state import ControllerView
 
 
-@struct.dataclass
-class Evaluation:
+class Evaluation(struct.PyTreeNode):
     """Results of N episodes.
 
     Attributes:

@@ -1,5 +1,8 @@
 import dataclasses
+import importlib
+import inspect
 import itertools
+import pkgutil
 import warnings
 
 import jax
@@ -9,9 +12,12 @@ import probes
 import pytest
 from probes import ROLE
 
+import jaxmarl_echelon as je
+from jaxmarl_echelon import envs
 from jaxmarl_echelon.envs import contract, results
-from jaxmarl_echelon.envs.base import Environment
+from jaxmarl_echelon.envs.base import Comparison, Environment, Viewer
 from jaxmarl_echelon.envs.check_env import check_env, random_actions
+from jaxmarl_echelon.envs.check_parameters import check_parameter_names
 from jaxmarl_echelon.envs.results import Result
 from jaxmarl_echelon.envs.spaces import Box
 
@@ -299,6 +305,92 @@ def test_faults_are_named(fault):
     with pytest.raises(AssertionError, match=message) as error:
         check_env(Broken(**arguments), steps=8)
     assert "\n" not in str(error.value)
+
+
+def renamed_step(key, state, actions, parameters):
+    return DEAD_AGENT.step(key, state, actions, parameters)
+
+
+class OtherViewer(Viewer):
+    def picture(self, path, recorded):
+        """Draws nothing."""
+
+
+MISNAMED = {
+    "a renamed parameter": (
+        dict(step=renamed_step),
+        "env.step has the parameters key, state, actions, parameters, expected key, state, actions, params",
+    ),
+    "a missing parameter": (
+        dict(evaluation_params=lambda params: params),
+        "env.evaluation_params has the parameters params, expected params, index",
+    ),
+    "one parameter too many": (
+        dict(task_params=lambda settings, strict: settings),
+        "env.task_params has the parameters settings, strict, expected settings",
+    ),
+    "no parameter": (
+        dict(task_params=lambda: {}),
+        "env.task_params has the parameters none, expected settings",
+    ),
+    "a viewer": (
+        dict(viewer=OtherViewer()),
+        "env.viewer.picture has the parameters path, recorded, expected path, evaluation",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", MISNAMED)
+def test_methods_need_the_parameter_names_of_the_contract(fault):
+    attributes, message = MISNAMED[fault]
+    env = Broken()
+    for name, value in attributes.items():
+        setattr(env, name, value)
+    with pytest.raises(AssertionError, match=f"^{message}$"):
+        check_env(env, steps=8)
+
+
+def test_methods_may_have_further_parameters_with_defaults():
+    env = Broken()
+    env.task_params = lambda settings, strict=False: settings
+    env.describe = lambda *given, **named: ()
+    check_parameter_names(env)
+
+
+CONTRACT = Environment, Viewer, Comparison
+OWN = [
+    importlib.import_module(module.name)
+    for module in pkgutil.walk_packages(envs.__path__, f"{envs.__name__}.")
+    if not module.name.endswith("__main__")
+]
+
+
+def descendants(kind):
+    return [one for child in kind.__subclasses__() for one in (child, *descendants(child))]
+
+
+@pytest.mark.parametrize("kind", CONTRACT, ids=lambda kind: kind.__name__)
+def test_every_class_of_the_package_has_the_parameter_names_of_its_contract(kind):
+    own = [one for one in descendants(kind) if one.__module__.startswith(envs.__name__)]
+    assert own
+    for one, (name, method) in itertools.product(own, vars(kind).items()):
+        if inspect.isfunction(method):
+            names = [list(inspect.signature(each).parameters) for each in (getattr(one, name), method)]
+            assert names[0] == names[1], f"{one.__name__}.{name}"
+
+
+@pytest.mark.parametrize("name", ["f110", "f110_race", "textgames/kuhn", "gymnax/CartPole-v1"])
+def test_no_change_of_settings_gives_the_default_parameters(name):
+    env = je.make(name)
+    for changed, default in zip(
+        *map(jax.tree.leaves, (env.task_params(settings={}), env.default_params())), strict=True
+    ):
+        np.testing.assert_array_equal(changed, default)
+
+
+def test_an_environment_without_such_settings_refuses_them_in_one_line():
+    with pytest.raises(ValueError, match="^{'cards': 4}: kuhn has no settings that a curriculum can change$"):
+        je.make("textgames/kuhn").task_params(settings={"cards": 4})
 
 
 def test_without_plain_runs_a_hidden_state_is_seen_in_the_traces():

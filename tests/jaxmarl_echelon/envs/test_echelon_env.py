@@ -323,7 +323,7 @@ def test_static_terrain_does_not_change(rosters):
 def test_curricula_change_settings_without_recompiling(game):
     env = game.env
     changed = env.task_params(
-        {
+        settings={
             "observation": "partial",
             "time_limit": 20.0,
             "zone_seconds": "never",

@@ -53,7 +53,7 @@ def make_place(occupancy=None):
 @partial(jax.jit, static_argnums=(2, 3))
 def see(state, params, teams, layout, senses, place):
     sides = MechSides(jnp.asarray(teams, jnp.int32), params.pack, params.classes)
-    place = place._replace(size=(40, 40, 20))
+    place = place.replace(size=(40, 40, 20))
     flat, contacts = observe_mechs(layout, state, params, sides, chassis_of(params), senses, place)
     return layout.split(flat), contacts
 
@@ -344,7 +344,7 @@ def test_observations_are_one_trace_over_rosters_and_maps():
 
     def place_of(index):
         occupancy = jnp.stack([jnp.zeros((40, 40), bool), jnp.ones((40, 40), bool)])
-        return make_place(occupancy)._replace(index=index)
+        return make_place(occupancy).replace(index=index)
 
     def params_of(classes):
         return dataclasses.replace(make_params([SCOUT, SCOUT]), classes=classes)

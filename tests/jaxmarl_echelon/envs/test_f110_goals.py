@@ -138,7 +138,7 @@ def test_without_goals_nothing_changes():
 
 
 def test_curricula_may_move_the_range(env):
-    params = env.task_params({"goal": {"low": [1.0, 0.1], "high": [1.0, 0.1]}, "lock_steps": 7})
+    params = env.task_params(settings={"goal": {"low": [1.0, 0.1], "high": [1.0, 0.1]}, "lock_steps": 7})
     assert params.lock_steps == 7 and jax.tree.structure(params) == jax.tree.structure(env.default_params())
     _, time = jax.jit(env.reset)(jax.random.key(0), params)
     np.testing.assert_allclose(env.goals["attacker"].desired(time.obs["attacker"]), [[1.0, 0.1]], rtol=1e-5)

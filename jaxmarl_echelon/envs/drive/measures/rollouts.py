@@ -48,13 +48,9 @@ class DriveComparison(base.Comparison):
     def __init__(self, bank: SceneBank, held_out: tuple[int, int]):
         """Stores the scenes, and the index and number of the held-out ones."""
         self.bank, self.first, self.episodes = bank, *held_out
-
-    @property
-    def settings(self) -> dict[str, object]:
-        """Settings of rollouts that differ from the run's environment."""
         ignored = dict.fromkeys(("collision_behavior", "offroad_behavior"), "ignore")
-        samples = self.bank.recording.shape[1]
-        return {"init_step": FIRST, "steps": samples - 1 - FIRST, "goal_behavior": "stop"} | ignored
+        steps = bank.recording.shape[1] - 1 - FIRST
+        self.settings = {"init_step": FIRST, "steps": steps, "goal_behavior": "stop"} | ignored
 
     @staticmethod
     def snapshot(state: DriveState, params, time) -> Poses:

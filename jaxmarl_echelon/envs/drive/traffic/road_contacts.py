@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 
 from jaxmarl_echelon.envs.drive.bank import SceneBank
 from jaxmarl_echelon.envs.drive.codes import BIKE_LANE, CELL, CYCLIST, PEDESTRIAN
@@ -22,7 +23,7 @@ FAR = 1e4
 TIE = 1e-4
 
 
-class ListedSegments(NamedTuple):
+class ListedSegments(struct.PyTreeNode):
     """Segments of a list.
 
     Attributes:
@@ -66,7 +67,7 @@ def _look_up_lanes(
     if rides is None:
         return lanes
     kind = bank.segment_kind.at[scene, lanes.index].get(mode="promise_in_bounds")
-    return lanes._replace(there=lanes.there & ((kind != BIKE_LANE) | rides[:, None]))
+    return lanes.replace(there=lanes.there & ((kind != BIKE_LANE) | rides[:, None]))
 
 
 def find_lanes(bank: SceneBank, scene: jax.Array, motion: Motion, rides: jax.Array | None) -> MatchedLane:
@@ -77,7 +78,7 @@ def find_lanes(bank: SceneBank, scene: jax.Array, motion: Motion, rides: jax.Arr
     )
     chosen = jnp.arange(lanes.index.shape[-1]) == lane.index[..., None]
     index = jnp.sum(jnp.where(chosen, lanes.index, 0), axis=-1)
-    return lane._replace(index=jnp.where(lane.found, index, 0).astype(jnp.int32))
+    return lane.replace(index=jnp.where(lane.found, index, 0).astype(jnp.int32))
 
 
 def touches_road_edge(

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 
 from jaxmarl_echelon.envs.drive.bank import SceneBank
 from jaxmarl_echelon.envs.drive.codes import ROUTE_POINTS
@@ -32,7 +33,7 @@ MOST_STEP = 5.0  # m that an arc may move in a step
 CLEAR = 1e4  # m, and s; stands for no leader and no gate
 
 
-class BodyGroup(NamedTuple):
+class BodyGroup(struct.PyTreeNode):
     """Consecutive slots of driven bodies.
 
     Attributes:

@@ -16,8 +16,7 @@ SCORED, COLLISION, OFFROAD, UNFINISHED = "scored", "collision", "off-road", "unf
 OUTCOMES = (SCORED, COLLISION, OFFROAD, UNFINISHED)
 
 
-@struct.dataclass
-class DriveFrame:
+class DriveFrame(struct.PyTreeNode):
     """State of an episode at one decision; pages recompute observations from it."""
 
     state: DriveState

@@ -18,8 +18,7 @@ MESSAGE = 8
 NO_MECH = -1
 
 
-@struct.dataclass
-class Mechs:
+class Mechs(struct.PyTreeNode):
     """Physical state of all mechs.
 
     Attributes:
@@ -61,8 +60,7 @@ class Mechs:
     noise: jax.Array
 
 
-@struct.dataclass
-class Projectiles:
+class Projectiles(struct.PyTreeNode):
     """Projectiles in flight, four slots per shooter; at most three are ever in use.
 
     Attributes:
@@ -80,8 +78,7 @@ class Projectiles:
     target: jax.Array
 
 
-@struct.dataclass
-class Smoke:
+class Smoke(struct.PyTreeNode):
     """Smoke clouds, three slots per mech that fired them.
 
     Attributes:
@@ -93,8 +90,7 @@ class Smoke:
     left: jax.Array
 
 
-@struct.dataclass
-class HitLog:
+class HitLog(struct.PyTreeNode):
     """Per-mech log of hits between enemies during one decision; needed by missions only.
 
     Attributes:
@@ -109,8 +105,7 @@ class HitLog:
     suppressor: jax.Array
 
 
-@struct.dataclass
-class Tally:
+class Tally(struct.PyTreeNode):
     """Combat statistics of one decision; cleared before the next.
 
     Attributes:
@@ -142,8 +137,7 @@ class Tally:
     log: HitLog | None = None
 
 
-@struct.dataclass
-class Battle:
+class Battle(struct.PyTreeNode):
     """Physical state of one episode.
 
     Attributes:
@@ -163,8 +157,7 @@ class Battle:
     tally: Tally
 
 
-@struct.dataclass
-class EchelonState:
+class EchelonState(struct.PyTreeNode):
     """State of one episode.
 
     Attributes:
@@ -192,8 +185,7 @@ class EchelonState:
     ending: jax.Array
 
 
-@struct.dataclass
-class EchelonParams:
+class EchelonParams(struct.PyTreeNode):
     """Parameters of an episode; may change between episodes without recompiling.
 
     Attributes:

@@ -19,8 +19,7 @@ TROUBLE, ADVANCE = 8, 0.5
 DEAD, STRUGGLING, WAITING, ADVANCING = 0.0, 0.3, 0.5, 0.7
 
 
-@struct.dataclass
-class Reports:
+class Reports(struct.PyTreeNode):
     """Recent reports of A agents, and the data that their outcomes are derived from; newest last.
 
     Attributes:
@@ -36,8 +35,7 @@ class Reports:
     calm: jax.Array
 
 
-@struct.dataclass
-class AgentCondition:
+class AgentCondition(struct.PyTreeNode):
     """Condition of the agents after a decision, `[A]` each.
 
     Attributes:

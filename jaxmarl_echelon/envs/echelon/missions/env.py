@@ -90,6 +90,7 @@ class EchelonMissions(Environment):
         self.baselines = baselines.BASELINES
         self.controllers = {"blue": "learner", "red": "heuristic"}
         self.viewer = MissionViewer(self, results.MISSION_OUTCOMES, PERIOD)
+        self.scripts = self._make_scripts()
 
     @property
     def bank(self) -> TerrainBank:
@@ -101,9 +102,8 @@ class EchelonMissions(Environment):
         """The battle."""
         return self.interface.simulation
 
-    @property
-    def scripts(self) -> dict[str, ScriptedPolicy]:
-        """Scripted policies, `NAME_blue` and `NAME_red`."""
+    def _make_scripts(self) -> dict[str, ScriptedPolicy]:
+        """Returns the scripted policies, `NAME_blue` and `NAME_red`, for the present world."""
         return baselines.make_battle_scripts(self.spec, partial(make_mission_script, self))
 
     @property
@@ -114,19 +114,20 @@ class EchelonMissions(Environment):
     def _place_world(self, world: tuple[TerrainBank, ScenarioGround]) -> None:
         bank, self.ground = world
         self.interface = self.interface.with_bank(bank)
+        self.scripts = self._make_scripts()
 
     def default_params(self) -> MissionParams:
         """Returns the configured parameters."""
         return self._params
 
-    def task_params(self, given: Mapping) -> MissionParams:
+    def task_params(self, settings: Mapping) -> MissionParams:
         """Returns the default parameters with some of `make`'s settings changed.
 
         Raises:
           ValueError: one line, for a setting that is unknown, would require recompiling or has a value
             that `make` would refuse.
         """
-        return self._task(given)
+        return self._task(settings)
 
     def evaluation_params(self, params: MissionParams, index: jax.Array) -> MissionParams:
         """Returns the parameters of evaluation episode `index`: cycles through verbs and held-out terrains.

@@ -37,8 +37,7 @@ _COLD, _HOT = AWARENESS.index("cold"), AWARENESS.index("hot")
 _AMBUSH, _PATROL = DISPOSITIONS.index("ambush"), DISPOSITIONS.index("patrol")
 
 
-@struct.dataclass
-class MissionScriptMemory:
+class MissionScriptMemory(struct.PyTreeNode):
     """Memory of a team of A mechs.
 
     Attributes:

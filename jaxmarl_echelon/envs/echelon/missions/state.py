@@ -36,8 +36,7 @@ CONFIRMATION = 8
 NEVER = 2**30
 
 
-@struct.dataclass
-class MissionWeights:
+class MissionWeights(struct.PyTreeNode):
     """Reward weights and difficulty of an episode, set by a curriculum; scalars are float32.
 
     Attributes:
@@ -65,8 +64,7 @@ class MissionWeights:
     fire_high: jax.Array
 
 
-@struct.dataclass
-class Orders:
+class Orders(struct.PyTreeNode):
     """Orders of both teams. Axis 1 of some fields is the stage: the order, and its follow-on.
 
     Attributes:
@@ -88,8 +86,7 @@ class Orders:
     budget: jax.Array
 
 
-@struct.dataclass
-class Order:
+class Order(struct.PyTreeNode):
     """Present order of each team, `[K, ...]`: one stage of `Orders`.
 
     Attributes:
@@ -107,8 +104,7 @@ class Order:
     went: jax.Array
 
 
-@struct.dataclass
-class Scenario:
+class Scenario(struct.PyTreeNode):
     """Tactical problem, constant during an episode; only `orders` are observable.
 
     Attributes:
@@ -140,8 +136,7 @@ class Scenario:
     difficulty: jax.Array
 
 
-@struct.dataclass
-class MechFacts:
+class MechFacts(struct.PyTreeNode):
     """Facts by mech, of the present stage unless noted otherwise.
 
     Attributes:
@@ -180,8 +175,7 @@ class MechFacts:
     gap: jax.Array
 
 
-@struct.dataclass
-class TeamFacts:
+class TeamFacts(struct.PyTreeNode):
     """Facts by team, `[K]` each, of the present stage unless noted otherwise; counts are decisions.
 
     Attributes:
@@ -235,8 +229,7 @@ class TeamFacts:
     attempted: jax.Array
 
 
-@struct.dataclass
-class MissionParams:
+class MissionParams(struct.PyTreeNode):
     """Parameters of an episode; may change between episodes without recompiling.
 
     Attributes:
@@ -260,8 +253,7 @@ class MissionParams:
     evaluation_maps: jax.Array
 
 
-@struct.dataclass
-class MissionState:
+class MissionState(struct.PyTreeNode):
     """State of one episode.
 
     Attributes:

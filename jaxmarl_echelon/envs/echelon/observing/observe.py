@@ -12,6 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 
 from jaxmarl_echelon.envs.echelon import zone as zone_lib
 from jaxmarl_echelon.envs.echelon.battle.state import EchelonParams, EchelonState
@@ -81,7 +82,7 @@ class ObjectiveStatus(NamedTuple):
     enemy_score: jax.Array
 
 
-class Place(NamedTuple):
+class Place(struct.PyTreeNode):
     """The map of an episode.
 
     Attributes:

@@ -55,8 +55,7 @@ _AIM[[LASER, FLAMER, MISSILE, GAUSS, AUTOCANNON, PAINTER]] = np.radians([60, 60,
 _NEEDS_SIGHT = np.isin(np.arange(len(WEAPONS)), (LASER, FLAMER, PAINTER))
 
 
-@struct.dataclass
-class HeuristicMemory:
+class HeuristicMemory(struct.PyTreeNode):
     """Memory of a team's mechs, for detecting and leaving positions in which they are stuck.
 
     Attributes:

@@ -28,8 +28,7 @@ _STORED = ("voxels", "zone", "corners", "reachable")
 _BROKEN = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
 
 
-@struct.dataclass
-class TerrainBank:
+class TerrainBank(struct.PyTreeNode):
     """N maps of one size X x Y x Z, in voxels.
 
     Attributes:

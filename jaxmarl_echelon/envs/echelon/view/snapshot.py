@@ -14,8 +14,7 @@ YAW_UNIT = 2 * np.pi / 256
 STATUS_FLAGS = ("alive", "fallen", "shutdown", "legged", "painted", "suppressed", "ecm", "eccm", "hit")
 
 
-@struct.dataclass
-class BattleFrame:
+class BattleFrame(struct.PyTreeNode):
     """Snapshot of a battle of M mechs, blue first, in small integer types.
 
     Attributes:

@@ -20,8 +20,7 @@ _CONTACT_DISTANCE = 0.005
 _CONTACT_TIME = 0.005
 
 
-@struct.dataclass
-class Cars:
+class Cars(struct.PyTreeNode):
     """State of N cars between two decisions.
 
     Attributes:
@@ -37,8 +36,7 @@ class Cars:
     active: jax.Array
 
 
-@struct.dataclass
-class Trace:
+class Trace(struct.PyTreeNode):
     """Record of the R physics steps of one decision.
 
     Attributes:
@@ -71,8 +69,7 @@ class Trace:
         return self.ran & (jnp.arange(self.ran.shape[0]) == self.steps - 1)
 
 
-@struct.dataclass
-class SpeedLock:
+class SpeedLock(struct.PyTreeNode):
     """Lock of the speed of some cars: `cars` [N] bool, for `steps` more physics steps, at `speed` m/s."""
 
     cars: jax.Array

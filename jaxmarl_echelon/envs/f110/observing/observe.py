@@ -7,8 +7,7 @@ from flax import struct
 NEIGHBOUR_FEATURES = 7
 
 
-@struct.dataclass
-class ObservationScales:
+class ObservationScales(struct.PyTreeNode):
     """Divisors of the gaplock observation.
 
     Attributes:
@@ -22,8 +21,7 @@ class ObservationScales:
     position_scale: jax.Array | float = 12.0
 
 
-@struct.dataclass
-class RacingScales:
+class RacingScales(struct.PyTreeNode):
     """Divisors of the racing observation; units in order: metres, m/s, rad/s, rad, metres, metres."""
 
     lidar_range: jax.Array | float = 12.0

@@ -14,8 +14,7 @@ from physics.frenet import arc_difference, frenet, frenet_near
 from physics.mapbank import MapBank
 
 
-@struct.dataclass
-class TrackPosition:
+class TrackPosition(struct.PyTreeNode):
     """Positions of N cars in road coordinates.
 
     Attributes:

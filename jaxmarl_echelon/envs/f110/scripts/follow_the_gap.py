@@ -22,8 +22,7 @@ __all__ = [
 ]
 
 
-@struct.dataclass
-class FTGState:
+class FTGState(struct.PyTreeNode):
     """Memory of one driver.
 
     Attributes:

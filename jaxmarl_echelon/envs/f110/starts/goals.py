@@ -10,7 +10,6 @@ from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from algos.types import Goal
 from jaxmarl_echelon.envs import results
@@ -25,7 +24,6 @@ COMPONENT = "goal"
 DEFAULTS = {"low": None, "high": None, "radius": 0.25, "amount": 1.0, "dense": False}
 
 
-@struct.dataclass
 class GoalParams(F110Params):
     """Parameters of the task with goals, which are drawn between `goal_low` and `goal_high`, `[2]` m."""
 
@@ -33,7 +31,6 @@ class GoalParams(F110Params):
     goal_high: jax.Array
 
 
-@struct.dataclass
 class GoalState(F110State):
     """State of one episode of the task with goals; `goal` is the desired one, `[2]` m."""
 
@@ -76,13 +73,9 @@ class F110Goals(Environment):
         self.goals = {ROLE: goal}
         self.spec = _with_goal(env.spec)
         self.simulation, self.maps, self.scales = env.simulation, env.maps, env.scales
+        self.scripts = env.scripts
         self.baselines, self.controllers, self.ladder = env.baselines, env.controllers, env.ladder
         self.viewer, self.references, self.files = env.viewer, env.references, env.files
-
-    @property
-    def scripts(self):
-        """Scripted policies of the plain task, by name."""
-        return self.plain.scripts
 
     @property
     def world(self):
@@ -91,7 +84,7 @@ class F110Goals(Environment):
 
     def _place_world(self, world) -> None:
         self.plain = self.plain.with_world(world)
-        self.simulation = self.plain.simulation
+        self.simulation, self.scripts = self.plain.simulation, self.plain.scripts
 
     def describe(self) -> tuple[str, ...]:
         """Returns a line of text on each map."""
@@ -105,9 +98,9 @@ class F110Goals(Environment):
         """Returns the configured parameters."""
         return _extended(GoalParams, self.plain.default_params(), **self._range)
 
-    def task_params(self, given: Mapping) -> GoalParams:
+    def task_params(self, settings: Mapping) -> GoalParams:
         """Returns the default parameters with changed settings; `goal` may change `low` and `high`."""
-        plain = dict(given)
+        plain = dict(settings)
         ends = read_mapping("goal", plain.pop("goal", None))
         for name in ends:
             read_choice("goal", name, ("low", "high"))

@@ -53,8 +53,7 @@ class SpawnPoint:
     defender: tuple[float, float, float] | None = None
 
 
-@struct.dataclass
-class SpawnTable:
+class SpawnTable(struct.PyTreeNode):
     """Table of start poses.
 
     Attributes:
@@ -66,8 +65,7 @@ class SpawnTable:
     count: jax.Array
 
 
-@struct.dataclass
-class Spawn:
+class Spawn(struct.PyTreeNode):
     """Random start of one episode.
 
     Attributes:

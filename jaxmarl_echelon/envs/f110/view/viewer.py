@@ -89,34 +89,34 @@ class F110Viewer(base.Viewer):
     def __init__(self, maps: Sequence[OccupancyMap], outcomes: Sequence[str], simulation):
         self.maps, self.outcomes, self.simulation = maps, tuple(outcomes), simulation
 
-    def picture(self, path: Path, recorded) -> None:
+    def picture(self, path: Path, evaluation) -> None:
         """Draws the episodes of an evaluation that took place on the same map as the first."""
-        frames = jax.tree.map(np.asarray, recorded.frames)
+        frames = jax.tree.map(np.asarray, evaluation.frames)
         here = np.flatnonzero(frames.map_index[0] == frames.map_index[0, 0])
         episodes = [
-            (frames.pose[: int(recorded.length[n]) + 1, n], self._name(recorded.results["outcome"][n]))
+            (frames.pose[: int(evaluation.length[n]) + 1, n], self._name(evaluation.results["outcome"][n]))
             for n in here
         ]
         save_trajectories(path, self.maps[int(frames.map_index[0, 0])], episodes, frames.size[0, 0])
 
-    def animation(self, path: Path, recorded, episode: int) -> None:
+    def animation(self, path: Path, evaluation, episode: int) -> None:
         """Draws one episode of an evaluation."""
-        frames = self._episode(recorded, episode)
+        frames = self._episode(evaluation, episode)
         grid = self.maps[int(frames.map_index[0])]
         lidar = self.simulation.lidar
         animate_cars(
             path,
             grid,
             frames,
-            self._name(recorded.results["outcome"][episode]),
+            self._name(evaluation.results["outcome"][episode]),
             lidar.angles,
             self.simulation.dt,
         )
 
-    def replay(self, path: Path, recorded, episode: int) -> None:
+    def replay(self, path: Path, evaluation, episode: int) -> None:
         """Writes one episode of an evaluation as an interactive page for any browser."""
-        frames = self._episode(recorded, episode)
-        outcome = self._name(recorded.results["outcome"][episode])
+        frames = self._episode(evaluation, episode)
+        outcome = self._name(evaluation.results["outcome"][episode])
         bounds = _bounds([frames.pose], margin=3.0)
         colours = {"outcome": COLOURS.get(outcome, UNFINISHED), **_PAGE_COLOURS}
         grid, angles = self.maps[int(frames.map_index[0])], self.simulation.lidar.angles

@@ -41,7 +41,9 @@ class ConnectFour(PlacingGame):
 
     name = "connect4"
     space = Discrete(COLUMNS)
-    rows, columns = ROWS, COLUMNS
+
+    def __init__(self):
+        super().__init__(ROWS, COLUMNS)
 
     def legal(self, state):
         """See `Rules`."""

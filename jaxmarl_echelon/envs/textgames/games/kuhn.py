@@ -17,8 +17,7 @@ CARDS = "JQK"
 DEALS = np.array(list(permutations(range(3), 2)), np.int32)
 
 
-@struct.dataclass
-class State:
+class State(struct.PyTreeNode):
     """A hand: `cards [2]` int32 by seat; `acts [3]` int32 actions so far, padded with -1."""
 
     cards: jax.Array

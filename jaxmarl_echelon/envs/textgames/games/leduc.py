@@ -19,8 +19,7 @@ ACTS = 4  # at most, in a round
 DEALS = np.array(list(permutations(range(6), 3)), np.int32) // 2
 
 
-@struct.dataclass
-class State:
+class State(struct.PyTreeNode):
     """A hand.
 
     Attributes:

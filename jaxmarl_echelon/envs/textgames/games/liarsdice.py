@@ -13,8 +13,7 @@ from jaxmarl_echelon.envs.textgames.env import TextGame
 from jaxmarl_echelon.envs.textgames.rules import GameRules, one_hot, winner_scores
 
 
-@struct.dataclass
-class State:
+class State(struct.PyTreeNode):
     """A game.
 
     Attributes:

@@ -20,8 +20,7 @@ PLIES = 10
 GOODS = "abcde"
 
 
-@struct.dataclass
-class State:
+class State(struct.PyTreeNode):
     """A negotiation.
 
     Attributes:

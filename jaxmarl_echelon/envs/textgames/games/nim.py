@@ -16,8 +16,7 @@ from jaxmarl_echelon.envs.textgames.rules import GameRules, winner_scores
 MOST = 9  # objects of a pile, so that the number fits one digit of an answer
 
 
-@struct.dataclass
-class State:
+class State(struct.PyTreeNode):
     """A game: `piles [P]` int32 objects left; `moves` int32 number of moves so far."""
 
     piles: jax.Array

@@ -73,8 +73,7 @@ def _enclosed_runs(size: int, start: Cells, stones: Cells, back: bool) -> Cells:
     return run
 
 
-@struct.dataclass
-class State:
+class State(struct.PyTreeNode):
     """A position: `cells [n]` int32 (seat on each cell or -1), `mover` int32 seat to move, `over` bool."""
 
     cells: jax.Array
@@ -97,7 +96,8 @@ class Othello(BoardGame):
     def __init__(self, size: int = 8):
         if settings.read_whole("size", size, 4, 8) % 2:
             raise ValueError(f"env.size={size!r}: must be 4, 6 or 8")
-        self.size = self.rows = self.columns = size
+        super().__init__(size, size)
+        self.size = size
         self.cells = size * size
         self.space = Discrete(self.cells)
         # Two passes in a row end the game, so at most every other ply is a pass.

@@ -15,8 +15,7 @@ from jaxmarl_echelon.envs.textgames.rules import GameRules, one_hot
 PICKS = ("rock", "paper", "scissors")
 
 
-@struct.dataclass
-class State:
+class State(struct.PyTreeNode):
     """A match.
 
     Attributes:

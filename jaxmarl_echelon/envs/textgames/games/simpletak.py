@@ -23,7 +23,8 @@ class SimpleTak(PlacingGame):
     name = "simpletak"
 
     def __init__(self, size: int = 4):
-        self.size = self.rows = self.columns = settings.read_whole("size", size, 3, 5)
+        self.size = settings.read_whole("size", size, 3, 5)
+        super().__init__(self.size, self.size)
         self.space = Discrete(self.plies)
 
     def apply(self, key, state, action):

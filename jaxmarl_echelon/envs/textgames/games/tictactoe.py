@@ -26,7 +26,9 @@ class TicTacToe(PlacingGame):
 
     name = "tictactoe"
     space = Discrete(9)
-    rows = columns = 3
+
+    def __init__(self):
+        super().__init__(3, 3)
 
     def apply(self, key, state, action):
         """See `Rules`."""

@@ -82,8 +82,7 @@ WORDS = len(BANK)
 FOLLOWS = np.array([[after[0] == word[-1] for after in BANK] for word in BANK])
 
 
-@struct.dataclass
-class State:
+class State(struct.PyTreeNode):
     """A game.
 
     Attributes:

@@ -122,7 +122,7 @@ def test_invalid_drive_settings_raise_a_one_line_error(given, message):
 
 def test_curricula_change_rules_but_not_the_program():
     env = programs().env
-    params = env.task_params({"goal_radius": 5.0, "reward": {"collision": {"weight": -1.0}}})
+    params = env.task_params(settings={"goal_radius": 5.0, "reward": {"collision": {"weight": -1.0}}})
     assert float(params.goal_radius) == 5.0 and float(params.reward["collision"]["weight"]) == -1.0
     with pytest.raises(ValueError, match="env.goal_behavior='new_goal': must be respawn, stop or remove"):
         env.task_params({"goal_behavior": "new_goal"})

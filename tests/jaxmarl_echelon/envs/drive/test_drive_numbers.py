@@ -65,7 +65,7 @@ def one(*numbers) -> Motion:
 
 def no_lane(**changes) -> MatchedLane:
     zero, no = jnp.zeros(1), jnp.zeros(1, bool)
-    return MatchedLane(jnp.zeros(1, jnp.int32), no, no, zero, zero, zero)._replace(**changes)
+    return MatchedLane(jnp.zeros(1, jnp.int32), no, no, zero, zero, zero).replace(**changes)
 
 
 def test_observations_match_reference_values():

@@ -276,7 +276,9 @@ def test_scenarios_without_enemies_are_possible(game):
 
 
 def test_curricula_change_settings_without_recompiling(game):
-    changed = game.env.task_params({"mission": "hold", "risk": 0.5, "objective": None, "progress": 1.0})
+    changed = game.env.task_params(
+        settings={"mission": "hold", "risk": 0.5, "objective": None, "progress": 1.0}
+    )
     same = [jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (changed, game.params)]
     assert same[0] == same[1] and changed.weights.terminal > 0.9
 

@@ -1,10 +1,9 @@
 """Forces: numbers and classes of mechs for a strength in packs. Reference: docs/reference/echelon.md 15.6."""
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import HEAVY, LIGHT, MEDIUM, SCOUT
 
@@ -23,7 +22,7 @@ COMPOSITIONS = (ROSTER, *PATTERNS)
 HEALTH = {"full": (1.0, 1.0), "mixed": (0.5, 1.0), "critical": (0.3, 0.5)}
 
 
-class Force(NamedTuple):
+class Force(struct.PyTreeNode):
     """Mechs of one team.
 
     Attributes:

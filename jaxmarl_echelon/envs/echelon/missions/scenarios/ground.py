@@ -35,8 +35,7 @@ SMALL_CELL, LARGE_CELL = 5, 10
 SMALL_TARGET, LARGE_TARGET = 0.8, 0.4
 
 
-@struct.dataclass
-class ScenarioGround:
+class ScenarioGround(struct.PyTreeNode):
     """Terrain data of scenarios, for N terrains.
 
     Attributes:

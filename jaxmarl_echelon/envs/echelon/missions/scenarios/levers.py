@@ -10,8 +10,7 @@ from jaxmarl_echelon.envs.echelon.missions.verbs.registry import Registry
 from jaxmarl_echelon.envs.echelon.missions.verbs.verb import AWARENESS, DISPOSITIONS
 
 
-@struct.dataclass
-class Levers:
+class Levers(struct.PyTreeNode):
     """Distribution of scenarios for K teams (blue, red) and V verbs. Weights are relative.
 
     Attributes:

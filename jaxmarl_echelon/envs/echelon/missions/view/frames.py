@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 
 from jaxmarl_echelon.envs.echelon.missions.measures import squads, staging
 from jaxmarl_echelon.envs.echelon.missions.state import (
@@ -33,7 +32,6 @@ REWARD_GROUPS = {
 _BYTE = 8
 
 
-@struct.dataclass
 class MissionFrame(BattleFrame):
     """Snapshot of a mission; scores are the missions' success so far.
 
