@@ -9,7 +9,7 @@ WORKERS ?= 2
 MARKS ?=
 TESTS ?=
 
-.PHONY: help install train test learn
+.PHONY: help install lint train test learn
 
 help:
 	@echo "make install                                 create .venv with everything that tests need"
@@ -24,6 +24,12 @@ $(INSTALLED): pyproject.toml
 	touch $@
 
 install: $(INSTALLED)
+
+lint: install
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m basedpyright --pythonpath $(RUN)
+	$(RUN) -m basedpyright --pythonpath $(RUN) --project overrides.pyrightconfig.json
 
 train: install
 	$(RUN) -m jaxmarl_echelon.train $(TRAIN)
