@@ -36,27 +36,27 @@ PARTS = {
     "gather_rows": "rows looked up",
     "_looked_up": "rows looked up",
     "_packed": "bodies in order",
-    "in_order": "bodies in order",
-    "nearest": "bodies in order",
+    "select_bodies_by_slot": "bodies in order",
+    "select_nearest_bodies": "bodies in order",
     "_finite_rows": "test for finite numbers",
-    "finite": "test for finite numbers",
+    "rows_are_finite": "test for finite numbers",
     "put_rows": "rows written to the batch",
     "take_rows": "learners gathered",
-    "select": "select of whole time steps",
-    "touching": "contacts of boxes",
+    "select_rows": "select of whole time steps",
+    "find_touching_bodies": "contacts of boxes",
     "boxes_of": "contacts of boxes",
-    "offroad": "road edges",
-    "lane_of": "lanes",
+    "touches_road_edge": "road edges",
+    "find_lanes": "lanes",
     "_spiral_rows": "rows looked up",
     "_ego": "the learner itself",
     "_where": "zeros of empty rows, copies for learners",
     "_written": "parts of observations joined",
     "_joined": "parts of observations joined",
-    "observe": "other parts of observations",
-    "condition": "other look-ups on the road",
-    "condition_of_some": "other look-ups on the road",
+    "observe_learners": "other parts of observations",
+    "compute_road_condition": "other look-ups on the road",
+    "compute_active_road_condition": "other look-ups on the road",
     "move": "moving",
-    "_begin": "resets",
+    "_begin_episodes": "resets",
     "advance": "the rest of a step",
     "step": "the rest of a step",
 }
@@ -144,6 +144,8 @@ def main() -> None:
     for name in ("learners", "agents", "bodies", "envs"):
         parser.add_argument(f"--{name}", type=int, default=64)
     given, keys = parser.parse_known_args()
+    # A program from the cache may name functions as they were called when it was compiled.
+    jax.config.update("jax_enable_compilation_cache", False)
     settings = dict(key.removeprefix("env.").split("=", 1) for key in keys)
     scenes = filled(given.learners, given.agents, given.bodies)
     env = make(make_reward(), scenes=scenes, others="replay", **settings)
