@@ -57,6 +57,9 @@ def vectorize_over_agents(agent: Agent, number: int) -> Agent:
         taught = jax.vmap(lessons)(state, obs, carry, reset, mask)
         return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2).reshape((x.shape[1], -1) + x.shape[3:]), taught)
 
+    def with_world(world):
+        return vectorize_over_agents(require_given("with_world", agent.with_world)(world), number)
+
     def hyper():
         initial = require_given("hyper", agent.hyper)()
         return jax.tree.map(lambda x: jnp.broadcast_to(x, (number, *jnp.shape(x))), initial)
@@ -72,6 +75,7 @@ def vectorize_over_agents(agent: Agent, number: int) -> Agent:
         teach=None if agent.teach is None else teach,
         gamma=None if agent.gamma is None else jax.vmap(agent.gamma),
         hyper=None if agent.hyper is None else hyper,
+        with_world=None if agent.with_world is None else with_world,
     )
 
 

@@ -245,6 +245,11 @@ class Agent(NamedTuple):
       frozen: constant arrays that `init` puts into the state (a teacher's parameters), or None.
       init_with: `(key, frozen) -> state`, like `init` with `frozen` as an argument instead of constants; None
         without such arrays.
+      world: arrays that the functions only read and that all copies of the agent share, such as a base model;
+        None without any. In the agent itself they are constants.
+      with_world: `(world) -> Agent`, the same functions over the given arrays, which may be traced; None for
+        agents without a world.
+      digest: identifies the content of the world, which a state belongs to; empty without a world.
       asymmetric: whether `act`, `value` and `update` take observations as `Asymmetric`. `greedy`, and `act`
         where its decisions are not learnt from, take the actor's observations.
       local: `(state) -> state` with a bool in place of every array: True if the array belongs to the
@@ -268,6 +273,15 @@ class Agent(NamedTuple):
     init_with: Callable | None = None
     asymmetric: bool = False
     local: Callable = mark_all_shared
+    world: PyTree = None
+    with_world: Callable | None = None
+    digest: str = ""
+
+    def in_worlds(self, worlds: Mapping[str, PyTree]) -> "Agent":
+        """Returns the agent over its world of several, by digest; the agent itself without a world."""
+        if self.with_world is None:
+            return self
+        return self.with_world(worlds[self.digest])._replace(asymmetric=self.asymmetric)
 
     def rollout_policy(self, state: PyTree) -> PyTree:
         """Returns the part of a state that acts in rollouts, with the structure of `policy_state`."""

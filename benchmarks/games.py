@@ -239,10 +239,10 @@ def scorers(program, games: int):
     from jaxmarl_echelon.training.program import evaluation
 
     def against(name, run):
-        def seats(env):
-            script = controllers.make_script_controller(controllers.find_script(env, "player", name))
-            mine = program.controllers(env)["player"]
-            return {"player": controllers.play_one_seat_against(mine, script, env.spec.turns)}
+        def seats(parts):
+            script = controllers.make_script_controller(controllers.find_script(parts.env, "player", name))
+            mine = program.controllers(parts)["player"]
+            return {"player": controllers.play_one_seat_against(mine, script, parts.env.spec.turns)}
 
         result = program.evaluate_with_controllers(
             seats, run.policies, run, jax.random.key(99), episodes=games

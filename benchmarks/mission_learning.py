@@ -143,12 +143,12 @@ def play_all(members: list[Path], episodes: int) -> tuple[dict, dict]:
 
     @jax.jit
     def play(number, state, key):
-        def seats(env):
+        def seats(parts):
             scripts = [
-                controllers.make_script_controller(controllers.find_script(env, program.role, one))
+                controllers.make_script_controller(controllers.find_script(parts.env, program.role, one))
                 for one in SCRIPTS
             ]
-            acting = program.controllers(env)
+            acting = program.controllers(parts)
             return acting | {
                 program.role: controllers.switch_controller([acting[program.role], *scripts], number)
             }

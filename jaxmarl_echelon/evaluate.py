@@ -117,14 +117,13 @@ def main() -> None:
 
 
 def replace_policy_by_script(program: Program, names, number, *, greedy: bool = True):
-    """Returns `(env) -> controllers`; traced `number` n >= 1 replaces the policy by the n-th script."""
+    """Returns `(Parts) -> controllers`; traced `number` n >= 1 replaces the policy by the n-th script."""
     role = program.role
 
-    def seats(env):
-        scripts = [
-            controllers.make_script_controller(controllers.find_script(env, role, name)) for name in names
-        ]
-        acting = program.controllers(env, greedy)
+    def seats(parts):
+        policies = [controllers.find_script(parts.env, role, name) for name in names]
+        scripts = [controllers.make_script_controller(policy) for policy in policies]
+        acting = program.controllers(parts, greedy)
         return acting | {role: controllers.switch_controller([acting[role], *scripts], number)}
 
     return seats

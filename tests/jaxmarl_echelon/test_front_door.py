@@ -155,7 +155,7 @@ def test_a_run_is_a_function_of_its_key(mine):
 @pytest.mark.parametrize("algo", ["ppo", "ppo_rnn", "sac", "td3", "tqc"])
 def test_a_policy_acts_as_in_evaluations(mine, algo):
     config, program, run = started(mine, "env=target", f"algo={algo}")
-    policy, controller = je.make_policy(config, run), program.controllers(program.env)[probes.ROLE]
+    policy, controller = je.make_policy(config, run), program.controllers(program.place(None))[probes.ROLE]
     act = jax.jit(policy)
     memory, kept = policy.initial_memory((4, 1)), controller.init(4)
     rows = policy.initial_memory((4,))

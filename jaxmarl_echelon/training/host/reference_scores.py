@@ -38,9 +38,9 @@ def play_references(
     played = {}
     for name in reference_names(program):
 
-        def seats(env, name=name):
-            script = controllers.make_script_controller(controllers.find_script(env, program.role, name))
-            return program.controllers(env) | {program.role: script}
+        def seats(parts, name=name):
+            policy = controllers.find_script(parts.env, program.role, name)
+            return program.controllers(parts) | {program.role: controllers.make_script_controller(policy)}
 
         result = program.evaluate_with_controllers(
             seats, run.policies, run, key, episodes=episodes, world=world

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -140,19 +141,24 @@ def make_pool_role(
 
 def acts_by_same_program(ours: Agent, theirs: FrozenPolicy, role: Role) -> bool:
     """Whether a frozen policy acts by the same program as an agent; both must be untuned."""
-    if not same_arrays_as(ours, theirs.state):
+    if ours.digest != theirs.agent.digest or not same_arrays_as(ours, theirs.state):
         return False
     state, obs = theirs.state, jnp.zeros((1, role.size, *role.observation.shape), role.observation.dtype)
 
     def program(agent: Agent) -> tuple[str, list]:
         agent = agent._replace(asymmetric=False)
         inputs = obs, agent.initial_carry((1, role.size)), jnp.zeros((1, role.size), bool), None
-        traced = jax.make_jaxpr(agent.act)(state, jax.random.key(0), *inputs)
+        traced = jax.make_jaxpr(partial(act_in_world, agent))(agent.world, state, jax.random.key(0), *inputs)
         # The text of functions contains their addresses.
         return re.sub(r"0x[0-9a-f]+", "", str(traced)), traced.consts
 
     (ours, our_consts), (other, their_consts) = program(ours), program(theirs.agent)
     return ours == other and all(map(np.array_equal, our_consts, their_consts))
+
+
+def act_in_world(agent: Agent, world: PyTree, *inputs: PyTree) -> tuple:
+    """Acts over a world that is an argument, so that it is not part of the traced program."""
+    return agent.in_worlds({agent.digest: world}).act(*inputs)
 
 
 def same_arrays_as(agent: Agent, state: PyTree) -> bool:

@@ -25,6 +25,7 @@ from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.opponents import pool_role, seat_rounds
 from jaxmarl_echelon.training.program import evaluation, league
 from jaxmarl_echelon.training.program.agents import (
+    FrozenPolicy,
     fixed_policy_name,
     load_frozen_policies,
     make_agents,
@@ -78,11 +79,41 @@ class World(NamedTuple):
       env: `Environment.world`.
       policies: initial states of frozen policies, by name.
       teachers: states of the policies that learners imitate, by the learner's name.
+      agents: `Agent.world` by `Agent.digest`, of learners and frozen policies; one for all with one digest.
     """
 
     env: PyTree
     policies: dict[str, PyTree]
     teachers: dict[str, PyTree]
+    agents: dict[str, PyTree] = {}
+
+
+class Parts(NamedTuple):
+    """Parts of a program that have a world: the environment, the learners and the frozen policies by name."""
+
+    env: Environment
+    agents: dict[str, Agent]
+    frozen: dict[str, FrozenPolicy]
+
+
+def collect_world(env: Environment, agents: dict[str, Agent], frozen: dict[str, FrozenPolicy]) -> World:
+    """Collects the constant arrays of a program's parts."""
+    states = {role: jax.tree.map(np.asarray, policy.state) for role, policy in frozen.items()}
+    taught = {role: agent.frozen for role, agent in agents.items() if agent.frozen is not None}
+    acting = [*agents.values(), *(policy.agent for policy in frozen.values())]
+    worlds = {agent.digest: agent.world for agent in acting if agent.with_world is not None}
+    return World(env.world, states, taught, worlds)
+
+
+def place_parts(parts: Parts, world: World | None) -> Parts:
+    """Returns the parts over a world; with None the parts themselves, over their own as constants."""
+    if world is None:
+        return parts
+    return Parts(
+        parts.env.with_world(world.env),
+        {name: agent.in_worlds(world.agents) for name, agent in parts.agents.items()},
+        {name: one._replace(agent=one.agent.in_worlds(world.agents)) for name, one in parts.frozen.items()},
+    )
 
 
 class Program(NamedTuple):
@@ -101,13 +132,14 @@ class Program(NamedTuple):
         deterministic, on the task that scores the run or on `params`; `episodes` defaults to
         `eval_episodes`, see `evaluation.whole_seat_rounds`.
       evaluate_as: `(seats, policies, RunState, key, params=None, record=None, episodes=None, world=None)
-        -> Evaluation`, the same episodes with other controllers: `seats` is `(env) -> controllers`. Where
+        -> Evaluation`, the same episodes with other controllers: `seats` is `(Parts) -> controllers`. Where
         the environment has opponents, they play the other seats.
       policy: `(RunState) -> RunState` reduced to the parts that acting and evaluation need.
       local: `(RunState) -> RunState` with a bool for every array: whether it has an axis of shards.
       renewed: `(RunState, course=None) -> RunState`, applies the current configuration's hyper-parameters
         and task parameters to a restored state; `course` is as for `init`.
-      controllers: `(env, greedy=True) -> controllers` of evaluations; sampled actions if not greedy.
+      place: `(world) -> Parts`, the parts over a world.
+      controllers: `(Parts, greedy=True) -> controllers` of evaluations; sampled actions if not greedy.
       world: see `World`.
       env, agents, curriculum: the parts of which it was built.
       steps_per_update: environment steps per update.
@@ -123,7 +155,8 @@ class Program(NamedTuple):
     renewed: Callable
     env: Environment
     agents: dict[str, Agent]
-    controllers: Callable[[Environment], dict[str, controllers_lib.Controller]]
+    place: Callable[[World | None], Parts]
+    controllers: Callable[..., dict[str, controllers_lib.Controller]]
     world: World
     curriculum: Curriculum
     steps_per_update: int
@@ -159,20 +192,18 @@ def make_program(
     curriculum = config.curriculum(env)
     scored = next(iter(agents))
 
-    states = {role: jax.tree.map(np.asarray, policy.state) for role, policy in frozen.items()}
-    taught = {role: agent.frozen for role, agent in agents.items() if agent.frozen is not None}
-    own = World(env.world, states, taught)
+    own = collect_world(env, agents, frozen)
 
-    def placed(world):
-        return env if world is None else env.with_world(world.env)
+    def place(world):
+        return place_parts(Parts(env, agents, frozen), world)
 
-    def seats(env, greedy=True):
-        return make_controllers(config, env, agents, frozen, greedy=greedy)
+    def seats(parts, greedy=True):
+        return make_controllers(config, *parts, greedy=greedy)
 
-    seats(env)  # unknown controllers raise here instead of at trace time
+    seats(place(None))  # unknown controllers raise here instead of at trace time
 
     if config.pooled is not None:
-        seats(env, False)
+        seats(place(None), False)
     spread, credits = Shards(config.shards), make_reward_transforms(config)
     seat = make_pool_role(config, agents, frozen)
 
@@ -180,10 +211,12 @@ def make_program(
         return sharded_leaves(agents, run)
 
     def collector(world):
-        here = placed(world)
+        here = place(world)
         acting = seats(here, False)
         whole = config.transforms.whole_games
-        return RolloutSpec(here, agents, acting, config.horizon, config.segments, seat, credits, whole)
+        return RolloutSpec(
+            here.env, here.agents, acting, config.horizon, config.segments, seat, credits, whole
+        )
 
     in_league = config.pooled is not None and config.pool.league is not None
 
@@ -208,13 +241,13 @@ def make_program(
         return spread.map_shards(one, (where, False), (where, False))(run, world)
 
     def evaluate_as(seats, policies, run, key, params=None, record=None, episodes=None, world=None):
-        here = placed(world)
+        here = place(world)
         params = curriculum.evaluation(run.curriculum) if params is None else params
-        episodes = evaluation.whole_seat_rounds(here, episodes or config.eval_episodes)
-        params = evaluation.evaluation_params(here, params, episodes)
-        playing = controllers_lib.add_env_opponents(here, seats(here))
+        episodes = evaluation.whole_seat_rounds(here.env, episodes or config.eval_episodes)
+        params = evaluation.evaluation_params(here.env, params, episodes)
+        playing = controllers_lib.add_env_opponents(here.env, seats(here))
         number = episodes // collectives.num_shards()
-        return evaluation.play_episodes(here, playing, policies, key, params, record, number)
+        return evaluation.play_episodes(here.env, playing, policies, key, params, record, number)
 
     def evaluate(run, key, params=None, record=None, episodes=None, world=None):
         return evaluate_as(seats, run.policies, run, key, params, record, episodes, world)
@@ -253,6 +286,7 @@ def make_program(
         renewed=lambda run, course=None: apply_config_to_restored(agents, curriculum, run, course),
         env=env,
         agents=agents,
+        place=place,
         controllers=seats,
         world=own,
         curriculum=curriculum,

@@ -63,14 +63,17 @@ def play_round_robin(
         equally often.
     """
     require_even_seats(program.env.spec, games)
-    env = program.env if world is None else program.env.with_world(world.env)
+    parts = program.place(world)
+    env = parts.env
     number = jax.tree.leaves(policies)[0].shape[0] + len(scripts)
     first, second = (x.ravel() for x in np.indices((number, number)))
     roles = {one.name: single_seat_role(env, one) for one in env.spec.roles}
     players = [
         assign_players(
             make_bank_controller(
-                sides.agent, roles[role], index_rows(policies, who[who < number - len(scripts)])
+                sides.agent if world is None else sides.agent.in_worlds(world.agents),
+                roles[role],
+                index_rows(policies, who[who < number - len(scripts)]),
             ),
             [
                 controllers.make_script_controller(controllers.find_script(env, role, name, "--scripts"))
@@ -85,7 +88,7 @@ def play_round_robin(
         playing = {sides.ours: controllers.play_one_seat_against(*players, seats)}
     else:
         playing = {sides.ours: players[0], sides.theirs: players[1]}
-    others = {role: one for role, one in program.controllers(env).items() if role not in playing}
+    others = {role: one for role, one in program.controllers(parts).items() if role not in playing}
     params = program.curriculum.evaluation(program.curriculum.init())
     pairs = number * number
     params = evaluation.evaluation_params(env, params, games)

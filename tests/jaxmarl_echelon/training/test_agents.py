@@ -299,7 +299,7 @@ def test_learners_per_agent_cannot_be_shared():
         probes.Rivals(), LEARNERS["sac"](), controllers={"hunter": "learner", "prey": "learner:each"}
     )
     with pytest.raises(ValueError, match="^controllers.prey=learner:each: .*learner, learner:per_agent"):
-        make_program(config).controllers(config.env)
+        make_program(config)
 
 
 class Shades(probes.Pictures):

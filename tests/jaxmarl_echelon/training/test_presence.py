@@ -190,8 +190,8 @@ def test_targets_are_the_values_of_whole_episodes_wherever_rollouts_cut_them(lea
 def test_the_evaluation_counts_what_comes_late():
     config = run_of(probes.Fallen(), ppo(horizon=8))
     program = make_program(config)
-    forced = lambda env: {  # noqa: E731
-        ROLE: program.controllers(env)[ROLE]._replace(
+    forced = lambda parts: {  # noqa: E731
+        ROLE: program.controllers(parts)[ROLE]._replace(
             act=lambda key, state, memory, view, reset: (memory, jnp.ones((4, 2), jnp.int32), {})
         )
     }

@@ -155,7 +155,7 @@ def test_a_shared_policy_acts_and_learns_from_both_seats():
         view = ControllerView(state.episodes.env, state.episodes.params, mirrored)
         acts = {
             role: c.act(key, state.policies[c.policy], state.memories[role], view, state.reset)[1]
-            for role, c in program.controllers(program.env).items()
+            for role, c in program.controllers(program.place(None)).items()
         }
         return state, after, report.metrics, acts
 
@@ -272,7 +272,7 @@ def test_a_frozen_role_acts_as_saved_and_gets_no_gradient(saved_run):
         before = program.init(key)
         after, report = program.update(before)
         view = ControllerView(before.episodes.env, before.episodes.params, before.episodes.time)
-        controller = program.controllers(program.env)["defender"]
+        controller = program.controllers(program.place(None))["defender"]
         _, action, _ = controller.act(key, before.policies["defender"], (), view, before.reset)
         wanted, _ = theirs.greedy(state.policies["defender"], view.time.obs["defender"], (), None, None)
         wanted = to_space(program.env.spec.role("defender").action, wanted)
