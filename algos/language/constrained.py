@@ -1,0 +1,203 @@
+"""Answers constrained to a trie: acting, and the same probabilities again for learning.
+
+Only the children of the present node are options, and only of them logits are computed. A node with one live
+child leaves no choice: its token is written, has log-probability 0 and is not learnt from.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from algos.language.answer_trie import AnswerTrie, live_children
+from algos.language.reading import Reader
+from algos.language.sampling import TokenChoice, draw_option, option_entropy, option_log_probs
+
+
+class Generated(NamedTuple):
+    """What a language policy said.
+
+    Attributes:
+      tokens: int32 `[R, w]`; 0 after the end.
+      log_prob: float32 `[R, w]`; 0 where nothing was chosen.
+      chosen: bool `[R, w]`; places where several tokens were possible.
+      answer: int32 `[R]`, the answer's row in the table; -1 if it is none.
+      formed: bool `[R]`; something in brackets was said.
+      steps: int32, places that were computed for every row.
+    """
+
+    tokens: jax.Array
+    log_prob: jax.Array
+    chosen: jax.Array
+    answer: jax.Array
+    formed: jax.Array
+    steps: jax.Array
+
+
+class Scored(NamedTuple):
+    """Probabilities of what was said, under parameters that learn.
+
+    Attributes:
+      log_prob: float32 `[R, w]`; 0 where nothing was chosen.
+      entropy: float32 `[R, w]` of the distribution over the options; 0 where nothing was chosen.
+    """
+
+    log_prob: jax.Array
+    entropy: jax.Array
+
+
+def generate_answers(
+    reader: Reader,
+    trie: AnswerTrie,
+    prompt: jax.Array,
+    allowed: jax.Array,
+    key: jax.Array | None,
+    temperature: float,
+    top_p: float,
+) -> Generated:
+    """Says one allowed answer per row.
+
+    Args:
+      prompt: int32 `[R, P]`.
+      allowed: bool `[R, M]`; rows without any may say any answer.
+      key: random key; None for the most probable tokens.
+      temperature, top_p: as for `sampling.option_log_probs`.
+
+    Returns:
+      tokens after the prompt and the answers' shared beginning, w = `trie.depth`.
+    """
+    rows, reads = prompt.shape[0], trie.reads
+    allowed = allowed | ~allowed.any(-1, keepdims=True)
+    prompt = append_prefix(trie, prompt)
+    keys = [None] * reads if key is None else jax.random.split(key, max(reads, 1))
+    node = jnp.zeros(rows, jnp.int32)
+    said = []
+    if reads:
+        hidden, cache = reader.prefill(prompt, prompt.shape[1] + reads - 1)
+        node, first = _say_token(reader, trie, allowed, (keys[0], temperature, top_p), hidden, node)
+        said.append(jax.tree.map(lambda x: x[None], first))
+    if reads > 1:
+
+        def say(state, given):
+            node, token, cache = state
+            place, key = given
+            hidden, cache = reader.step(token, cache, place)
+            node, one = _say_token(reader, trie, allowed, (key, temperature, top_p), hidden, node)
+            return (node, one[0], cache), one
+
+        places = prompt.shape[1] + jnp.arange(reads - 1)
+        later = None if key is None else keys[1:]
+        (node, _, _), rest = lax.scan(say, (node, first[0], cache), (places, later))
+        said.append(rest)
+    for _ in range(trie.depth - reads):
+        node, one = _write_token(trie, node)
+        said.append(jax.tree.map(lambda x: x[None], one))
+    tokens, log_prob, chosen = (jnp.concatenate(x).T for x in zip(*said, strict=True))
+    answer = jnp.asarray(trie.answers)[node]
+    return Generated(tokens, log_prob, chosen, answer, jnp.ones(rows, bool), jnp.int32(max(reads, 1)))
+
+
+def append_prefix(trie: AnswerTrie, prompt: jax.Array) -> jax.Array:
+    """Appends the answers' shared beginning to prompts `[R, P]`."""
+    shared = jnp.asarray(trie.prefix, jnp.int32)
+    return jnp.concatenate([prompt, jnp.broadcast_to(shared, (prompt.shape[0], shared.size))], axis=1)
+
+
+def _say_token(reader: Reader, trie: AnswerTrie, allowed, how, hidden, node):
+    """Draws the next token of every row; returns the next node, and token, log-probability and choice."""
+    key, temperature, top_p = how
+    live, options = live_children(trie, allowed, node), jnp.asarray(trie.tokens)[node]
+    choice: TokenChoice = draw_option(key, reader.children(hidden, options), live, temperature, top_p)
+    return _follow(trie, node, choice)
+
+
+def _write_token(trie: AnswerTrie, node):
+    """Writes the only token that can follow; at the end of an answer 0."""
+    nothing = jnp.zeros(node.shape)
+    return _follow(trie, node, TokenChoice(jnp.zeros_like(node), nothing, nothing > 0))
+
+
+def _follow(trie: AnswerTrie, node: jax.Array, choice: TokenChoice):
+    """Moves to the chosen child."""
+    token, child = (jnp.asarray(x)[node, choice.index] for x in (trie.tokens, trie.children))
+    return child, (token, choice.log_prob, choice.chosen)
+
+
+def score_answers(
+    reader: Reader,
+    trie: AnswerTrie,
+    prompt: jax.Array,
+    allowed: jax.Array,
+    tokens: jax.Array,
+    temperature: float,
+    top_p: float,
+) -> tuple[Scored, jax.Array]:
+    """Computes the probabilities of answers that `generate_answers` said, in one pass over whole rows.
+
+    Args:
+      tokens: int32 `[R, w]` as generated; other arguments are as for `generate_answers`.
+
+    Returns:
+      the probabilities, and the hidden state `[R, d]` at the end of the prompt.
+    """
+    reads = trie.reads
+    allowed = allowed | ~allowed.any(-1, keepdims=True)
+    prompt = append_prefix(trie, prompt)
+    node = node_path(trie, tokens)[:, : max(reads, 1)]
+    whole = jnp.concatenate([prompt, tokens[:, : max(reads, 1) - 1]], axis=1)
+    hidden = reader.hidden(whole)[:, prompt.shape[1] - 1 :]
+    options, live = jnp.asarray(trie.tokens)[node], live_children(trie, allowed[:, None], node)
+    log_probs = option_log_probs(reader.children(hidden, options), live, temperature, top_p)
+    said = (options == tokens[:, : node.shape[1], None]) & live
+    log_prob = jnp.sum(jnp.where(said, log_probs, 0.0), axis=-1)
+    chosen = live.sum(-1) > 1
+    pad = partial(jnp.pad, pad_width=((0, 0), (0, tokens.shape[1] - node.shape[1])))
+    scored = Scored(*(pad(jnp.where(chosen, x, 0.0)) for x in (log_prob, option_entropy(log_probs))))
+    return scored, hidden[:, 0]
+
+
+def node_path(trie: AnswerTrie, tokens: jax.Array) -> jax.Array:
+    """Nodes `[R, w]` at which tokens `[R, w]` were said."""
+    node, path = jnp.zeros(tokens.shape[0], jnp.int32), []
+    for place in range(tokens.shape[1]):
+        path.append(node)
+        said = (jnp.asarray(trie.tokens)[node] == tokens[:, place, None]) & jnp.asarray(trie.exists)[node]
+        index = jnp.argmax(said, axis=-1)
+        node = jnp.where(said.any(-1), jnp.asarray(trie.children)[node, index], node)
+    return jnp.stack(path, axis=1)
+
+
+def answer_probabilities(
+    reader: Reader, trie: AnswerTrie, prompt: jax.Array, allowed: jax.Array, temperature: float, top_p: float
+) -> jax.Array:
+    """Computes the exact probability of every answer, `[R, M]`; 0 for answers that are not allowed.
+
+    One pass over the prompt and every answer, so that it is for few rows or few answers.
+    """
+    number = trie.answers.max() + 1
+    every = jnp.asarray(answer_tokens(trie))
+
+    def one(prompt, allowed):
+        rows = (jnp.broadcast_to(x, (number, *x.shape)) for x in (prompt, allowed))
+        scored, _ = score_answers(reader, trie, *rows, every, temperature, top_p)
+        return jnp.where(allowed | ~allowed.any(), jnp.exp(scored.log_prob.sum(-1)), 0.0)
+
+    return lax.map(lambda given: one(*given), (prompt, allowed))
+
+
+def answer_tokens(trie: AnswerTrie) -> np.ndarray:
+    """Tokens `[M, w]` of every answer after the shared beginning, 0 after its end; on the host."""
+    found = np.zeros((trie.answers.max() + 1, trie.depth), np.int32)
+    for number in range(found.shape[0]):
+        node = 0
+        for place in range(trie.depth):
+            below = trie.children[node]
+            fits = trie.exists[node] & (trie.low[below] <= number) & (number < trie.high[below])
+            if not fits.any():
+                break
+            found[number, place] = trie.tokens[node, fits.argmax()]
+            node = below[fits.argmax()]
+    return found
