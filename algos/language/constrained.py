@@ -5,7 +5,6 @@ child leaves no choice: its token is written, has log-probability 0 and is not l
 """
 
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,40 +12,16 @@ import numpy as np
 from jax import lax
 
 from algos.language.answer_trie import AnswerTrie, live_children
+from algos.language.generated import Generated, Scored
+from algos.language.model import Cache
 from algos.language.reading import Reader
-from algos.language.sampling import TokenChoice, draw_option, option_entropy, option_log_probs
-
-
-class Generated(NamedTuple):
-    """What a language policy said.
-
-    Attributes:
-      tokens: int32 `[R, w]`; 0 after the end.
-      log_prob: float32 `[R, w]`; 0 where nothing was chosen.
-      chosen: bool `[R, w]`; places where several tokens were possible.
-      answer: int32 `[R]`, the answer's row in the table; -1 if it is none.
-      formed: bool `[R]`; something in brackets was said.
-      steps: int32, places that were computed for every row.
-    """
-
-    tokens: jax.Array
-    log_prob: jax.Array
-    chosen: jax.Array
-    answer: jax.Array
-    formed: jax.Array
-    steps: jax.Array
-
-
-class Scored(NamedTuple):
-    """Probabilities of what was said, under parameters that learn.
-
-    Attributes:
-      log_prob: float32 `[R, w]`; 0 where nothing was chosen.
-      entropy: float32 `[R, w]` of the distribution over the options; 0 where nothing was chosen.
-    """
-
-    log_prob: jax.Array
-    entropy: jax.Array
+from algos.language.sampling import (
+    SamplingSettings,
+    TokenChoice,
+    draw_option,
+    option_entropy,
+    option_log_probs,
+)
 
 
 def generate_answers(
@@ -55,8 +30,7 @@ def generate_answers(
     prompt: jax.Array,
     allowed: jax.Array,
     key: jax.Array | None,
-    temperature: float,
-    top_p: float,
+    how: SamplingSettings,
 ) -> Generated:
     """Says one allowed answer per row.
 
@@ -64,33 +38,54 @@ def generate_answers(
       prompt: int32 `[R, P]`.
       allowed: bool `[R, M]`; rows without any may say any answer.
       key: random key; None for the most probable tokens.
-      temperature, top_p: as for `sampling.option_log_probs`.
+      how: as for `sampling.option_log_probs`.
 
     Returns:
       tokens after the prompt and the answers' shared beginning, w = `trie.depth`.
     """
-    rows, reads = prompt.shape[0], trie.reads
-    allowed = allowed | ~allowed.any(-1, keepdims=True)
     prompt = append_prefix(trie, prompt)
+    hidden, cache = reader.prefill(prompt, prompt.shape[1] + max(trie.reads - 1, 0))
+    return say_answer(reader, trie, allowed, hidden, cache, prompt.shape[1], None, key, how)
+
+
+def say_answer(
+    reader: Reader,
+    trie: AnswerTrie,
+    allowed: jax.Array,
+    hidden: jax.Array,
+    cache: Cache,
+    place: int,
+    seen: jax.Array | None,
+    key: jax.Array | None,
+    how: SamplingSettings,
+) -> Generated:
+    """Says one allowed answer per row after what has been read.
+
+    Args:
+      hidden: `[R, d]` at the end of the answers' shared beginning.
+      cache: with room for `trie.reads - 1` more tokens.
+      place: of the first token in the cache.
+      seen: bool `[R, S]` as for `model.decode_step`.
+    """
+    rows, reads = hidden.shape[0], trie.reads
+    allowed = allowed | ~allowed.any(-1, keepdims=True)
     keys = [None] * reads if key is None else jax.random.split(key, max(reads, 1))
-    node = jnp.zeros(rows, jnp.int32)
-    said = []
+    node, said = jnp.zeros(rows, jnp.int32), []
     if reads:
-        hidden, cache = reader.prefill(prompt, prompt.shape[1] + reads - 1)
-        node, first = _say_token(reader, trie, allowed, (keys[0], temperature, top_p), hidden, node)
+        node, first = _say_token(reader, trie, allowed, (keys[0], how), hidden, node)
         said.append(jax.tree.map(lambda x: x[None], first))
     if reads > 1:
 
         def say(state, given):
             node, token, cache = state
             place, key = given
-            hidden, cache = reader.step(token, cache, place)
-            node, one = _say_token(reader, trie, allowed, (key, temperature, top_p), hidden, node)
+            hidden, cache = reader.step(token, cache, place, seen)
+            node, one = _say_token(reader, trie, allowed, (key, how), hidden, node)
             return (node, one[0], cache), one
 
-        places = prompt.shape[1] + jnp.arange(reads - 1)
         later = None if key is None else keys[1:]
-        (node, _, _), rest = lax.scan(say, (node, first[0], cache), (places, later))
+        given = place + jnp.arange(reads - 1), later
+        (node, _, _), rest = lax.scan(say, (node, first[0], cache), given)
         said.append(rest)
     for _ in range(trie.depth - reads):
         node, one = _write_token(trie, node)
@@ -106,11 +101,11 @@ def append_prefix(trie: AnswerTrie, prompt: jax.Array) -> jax.Array:
     return jnp.concatenate([prompt, jnp.broadcast_to(shared, (prompt.shape[0], shared.size))], axis=1)
 
 
-def _say_token(reader: Reader, trie: AnswerTrie, allowed, how, hidden, node):
+def _say_token(reader: Reader, trie: AnswerTrie, allowed, draw, hidden, node):
     """Draws the next token of every row; returns the next node, and token, log-probability and choice."""
-    key, temperature, top_p = how
+    key, how = draw
     live, options = live_children(trie, allowed, node), jnp.asarray(trie.tokens)[node]
-    choice: TokenChoice = draw_option(key, reader.children(hidden, options), live, temperature, top_p)
+    choice: TokenChoice = draw_option(key, reader.children(hidden, options), live, how)
     return _follow(trie, node, choice)
 
 
@@ -132,8 +127,7 @@ def score_answers(
     prompt: jax.Array,
     allowed: jax.Array,
     tokens: jax.Array,
-    temperature: float,
-    top_p: float,
+    how: SamplingSettings,
 ) -> tuple[Scored, jax.Array]:
     """Computes the probabilities of answers that `generate_answers` said, in one pass over whole rows.
 
@@ -143,20 +137,35 @@ def score_answers(
     Returns:
       the probabilities, and the hidden state `[R, d]` at the end of the prompt.
     """
-    reads = trie.reads
-    allowed = allowed | ~allowed.any(-1, keepdims=True)
     prompt = append_prefix(trie, prompt)
-    node = node_path(trie, tokens)[:, : max(reads, 1)]
-    whole = jnp.concatenate([prompt, tokens[:, : max(reads, 1) - 1]], axis=1)
+    whole = jnp.concatenate([prompt, tokens[:, : max(trie.reads, 1) - 1]], axis=1)
     hidden = reader.hidden(whole)[:, prompt.shape[1] - 1 :]
+    return score_path(reader, trie, hidden, allowed, tokens, how), hidden[:, 0]
+
+
+def score_path(
+    reader: Reader,
+    trie: AnswerTrie,
+    hidden: jax.Array,
+    allowed: jax.Array,
+    tokens: jax.Array,
+    how: SamplingSettings,
+) -> Scored:
+    """Computes the probabilities of the tokens of answers from the states before each of them.
+
+    Args:
+      hidden: `[R, max(trie.reads, 1), d]`.
+      tokens: int32 `[R, w]`.
+    """
+    allowed = allowed | ~allowed.any(-1, keepdims=True)
+    node = node_path(trie, tokens)[:, : hidden.shape[1]]
     options, live = jnp.asarray(trie.tokens)[node], live_children(trie, allowed[:, None], node)
-    log_probs = option_log_probs(reader.children(hidden, options), live, temperature, top_p)
+    log_probs = option_log_probs(reader.children(hidden, options), live, how)
     said = (options == tokens[:, : node.shape[1], None]) & live
     log_prob = jnp.sum(jnp.where(said, log_probs, 0.0), axis=-1)
     chosen = live.sum(-1) > 1
     pad = partial(jnp.pad, pad_width=((0, 0), (0, tokens.shape[1] - node.shape[1])))
-    scored = Scored(*(pad(jnp.where(chosen, x, 0.0)) for x in (log_prob, option_entropy(log_probs))))
-    return scored, hidden[:, 0]
+    return Scored(*(pad(jnp.where(chosen, x, 0.0)) for x in (log_prob, option_entropy(log_probs))))
 
 
 def node_path(trie: AnswerTrie, tokens: jax.Array) -> jax.Array:
@@ -171,7 +180,7 @@ def node_path(trie: AnswerTrie, tokens: jax.Array) -> jax.Array:
 
 
 def answer_probabilities(
-    reader: Reader, trie: AnswerTrie, prompt: jax.Array, allowed: jax.Array, temperature: float, top_p: float
+    reader: Reader, trie: AnswerTrie, prompt: jax.Array, allowed: jax.Array, how: SamplingSettings
 ) -> jax.Array:
     """Computes the exact probability of every answer, `[R, M]`; 0 for answers that are not allowed.
 
@@ -182,7 +191,7 @@ def answer_probabilities(
 
     def one(prompt, allowed):
         rows = (jnp.broadcast_to(x, (number, *x.shape)) for x in (prompt, allowed))
-        scored, _ = score_answers(reader, trie, *rows, every, temperature, top_p)
+        scored, _ = score_answers(reader, trie, *rows, every, how)
         return jnp.where(allowed | ~allowed.any(), jnp.exp(scored.log_prob.sum(-1)), 0.0)
 
     return lax.map(lambda given: one(*given), (prompt, allowed))

@@ -9,6 +9,7 @@ from decoder_cases import QWEN3, sine_parameters
 from algos.language.answer_trie import build_answer_trie, live_children
 from algos.language.constrained import answer_probabilities, generate_answers, score_answers
 from algos.language.reading import Reader, bind_reader
+from algos.language.sampling import SamplingSettings
 
 # The letters a, b, c of a tree whose logits are the same everywhere.
 A, B, C, LEFT, RIGHT, DOT = 1, 2, 3, 4, 5, 6
@@ -30,7 +31,7 @@ def test_a_tree_with_equal_logits_has_the_published_probabilities():
     assert trie.prefix == (LEFT,) and trie.reads == 2
     prompt = jnp.zeros((2, 1), jnp.int32)
     allowed = jnp.array([[True, True, True], [True, False, True]])
-    found = answer_probabilities(constant_reader(), trie, prompt, allowed, 1.0, 1.0)
+    found = answer_probabilities(constant_reader(), trie, prompt, allowed, SamplingSettings())
     np.testing.assert_allclose(found[0], [0.138276994, 0.507379312, 0.354343694], atol=1e-6)
     np.testing.assert_allclose(found[1], [0.645656306, 0.0, 0.354343694], atol=1e-6)
 
@@ -39,7 +40,7 @@ def test_the_expected_sum_of_entropies():
     trie = build_answer_trie([(LEFT, A, B, RIGHT), (LEFT, A, C, RIGHT), (LEFT, B, DOT, RIGHT)])
     tokens = jnp.array([[A, B, RIGHT], [A, C, RIGHT], [B, DOT, RIGHT]])
     every, prompt = jnp.ones((3, 3), bool), jnp.zeros((3, 1), jnp.int32)
-    scored, _ = score_answers(constant_reader(), trie, prompt, every, tokens, 1.0, 1.0)
+    scored, _ = score_answers(constant_reader(), trie, prompt, every, tokens, SamplingSettings())
     chance = jnp.exp(scored.log_prob.sum(1))
     np.testing.assert_allclose(jnp.sum(chance * scored.entropy.sum(1)), 0.985462887, atol=1e-6)
 
@@ -55,7 +56,9 @@ def test_the_expected_sum_of_entropies():
 def test_probabilities_are_not_those_of_whole_answers_renormalised(legal, temperature, expected):
     trie = build_answer_trie([(7, a, 8) for a in (2, 3, 4)])
     reader = bind_reader(QWEN3, sine_parameters(QWEN3), None)
-    found = answer_probabilities(reader, trie, jnp.array([[1, 5]]), jnp.array([legal]), temperature, 1.0)
+    found = answer_probabilities(
+        reader, trie, jnp.array([[1, 5]]), jnp.array([legal]), SamplingSettings(temperature)
+    )
     np.testing.assert_allclose(found[0], expected, atol=1e-5)
 
 
@@ -70,7 +73,9 @@ def test_learning_sees_the_probabilities_with_which_answers_were_drawn(top_p):
     key, rows = jax.random.key(0), 64
     prompt = jax.random.randint(jax.random.key(1), (rows, 3), 0, QWEN3.vocab)
     allowed = jax.random.bernoulli(jax.random.key(2), 0.6, (rows, len(SEQUENCES)))
-    said = jax.jit(lambda: generate_answers(reader, trie, prompt, allowed, key, 0.7, top_p))()
+    said = jax.jit(
+        lambda: generate_answers(reader, trie, prompt, allowed, key, SamplingSettings(0.7, top_p))
+    )()
     assert np.all(
         np.take_along_axis(np.asarray(allowed), np.asarray(said.answer)[:, None], 1)
         | ~allowed.any(1)[:, None]
@@ -78,7 +83,9 @@ def test_learning_sees_the_probabilities_with_which_answers_were_drawn(top_p):
     for tokens, answer in zip(said.tokens, said.answer, strict=True):
         expected = SEQUENCES[int(answer)][1:]
         assert tuple(map(int, tokens)) == expected + (0,) * (trie.depth - len(expected))
-    scored, _ = jax.jit(lambda: score_answers(reader, trie, prompt, allowed, said.tokens, 0.7, top_p))()
+    scored, _ = jax.jit(
+        lambda: score_answers(reader, trie, prompt, allowed, said.tokens, SamplingSettings(0.7, top_p))
+    )()
     np.testing.assert_allclose(scored.log_prob, said.log_prob, atol=1e-5)
     assert np.all((np.asarray(scored.entropy) > 0) <= np.asarray(said.chosen))
 
@@ -87,8 +94,10 @@ def test_the_frequencies_of_draws_are_the_exact_probabilities():
     trie = build_answer_trie(SEQUENCES)
     reader, number = constant_reader(), 50_000
     prompt, allowed = jnp.zeros((number, 1), jnp.int32), jnp.ones((number, len(SEQUENCES)), bool)
-    said = jax.jit(lambda: generate_answers(reader, trie, prompt, allowed, jax.random.key(3), 1.0, 1.0))()
-    exact = answer_probabilities(reader, trie, prompt[:1], allowed[:1], 1.0, 1.0)[0]
+    said = jax.jit(
+        lambda: generate_answers(reader, trie, prompt, allowed, jax.random.key(3), SamplingSettings())
+    )()
+    exact = answer_probabilities(reader, trie, prompt[:1], allowed[:1], SamplingSettings())[0]
     np.testing.assert_allclose(exact.sum(), 1.0, atol=1e-5)
     counts = np.bincount(np.asarray(said.answer), minlength=len(SEQUENCES))
     chi_square = np.sum((counts - number * exact) ** 2 / (number * exact))
@@ -101,7 +110,7 @@ def test_the_draw_of_a_row_does_not_depend_on_the_number_of_rows():
 
     def answers(rows):
         prompt, allowed = jnp.zeros((rows, 1), jnp.int32), jnp.ones((rows, len(SEQUENCES)), bool)
-        return np.asarray(generate_answers(reader, trie, prompt, allowed, key, 1.0, 1.0).answer)
+        return np.asarray(generate_answers(reader, trie, prompt, allowed, key, SamplingSettings()).answer)
 
     np.testing.assert_array_equal(answers(16), answers(64)[:16])
 
