@@ -1,8 +1,4 @@
-"""A trie over the token sequences of all answers, as arrays.
-
-The answers are sorted, so that those below a node are a range. The beginning that all answers share is kept
-apart: it joins the prompt, and the root stands after it.
-"""
+"""Trie of a game's answers as arrays, and the children of a node that lead to legal answers."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,97 +9,115 @@ import numpy as np
 
 
 class AnswerTrie(NamedTuple):
-    """Trie of M answers with N nodes of at most C children; host arrays.
+    """Trie of M token sequences, behind the beginning that all of them share.
+
+    Node 0 is the root. The answers below a node are consecutive. The only child of a complete answer is the
+    node itself, with token 0, so that shorter answers wait for longer ones. Missing children are node N,
+    below which there is no answer.
 
     Attributes:
-      low, high: int32 `[N]`; the answers below a node are low .. high - 1.
-      tokens: int32 `[N, C]`, the tokens of the children; 0 where there is none.
-      children: int32 `[N, C]`, their nodes; the node itself where there is none, so that leaves repeat.
-      exists: bool `[N, C]`.
-      answers: int32 `[N]`, the answer that ends at a node, or -1.
-      prefix: the shared beginning.
-      depth: tokens of the longest answer after the beginning.
-      choices: per depth whether any node there has more than one child.
+      prefix: tokens that all answers begin with; they belong to the prompt.
+      width: number of tokens of the longest answer, without `prefix`.
+      choices: number of tokens, without `prefix`, after which every answer is determined.
+      lo, hi: `[N + 1]` int32; below a node are the answers lo to hi - 1.
+      depth: `[N + 1]` int32 number of tokens from the root.
+      token: `[N + 1, C]` int32 tokens of the children; 0 for missing ones.
+      next: `[N + 1, C]` int32 nodes of the children.
+      tokens: `[M, width]` int32 tokens of each answer without `prefix`, then zeros.
+      lengths: `[M]` int32 number of these tokens.
     """
 
-    low: np.ndarray
-    high: np.ndarray
-    tokens: np.ndarray
-    children: np.ndarray
-    exists: np.ndarray
-    answers: np.ndarray
     prefix: tuple[int, ...]
-    depth: int
-    choices: tuple[bool, ...]
+    width: int
+    choices: int
+    lo: np.ndarray
+    hi: np.ndarray
+    depth: np.ndarray
+    token: np.ndarray
+    next: np.ndarray
+    tokens: np.ndarray
+    lengths: np.ndarray
 
-    @property
-    def reads(self) -> int:
-        """Depths up to the last at which something can be chosen; later tokens are written, not computed."""
-        return max((depth + 1 for depth, choice in enumerate(self.choices) if choice), default=0)
+
+class _Node(NamedTuple):
+    """A node while the trie is built: answers lo to hi - 1, tokens from the root, node by token."""
+
+    lo: int
+    hi: int
+    depth: int
+    children: dict[int, int]
 
 
 def build_answer_trie(sequences: Sequence[Sequence[int]]) -> AnswerTrie:
-    """Builds the trie of sorted, distinct sequences, none of which begins another.
+    """Builds the trie of sorted, distinct token sequences, none of which begins another.
 
     Raises:
-      ValueError: one line, for other sequences.
+      ValueError: one line, for sequences that are not sorted, or of which one begins another.
     """
-    sequences = [tuple(map(int, one)) for one in sequences]
-    for first, second in zip(sequences, sequences[1:], strict=False):
-        if not first < second or second[: len(first)] == first:
+    for before, after in zip(sequences, sequences[1:], strict=False):
+        if tuple(before) >= tuple(after) or tuple(after[: len(before)]) == tuple(before):
             raise ValueError(
-                f"answers: {first} and {second} must be sorted, distinct, none the other's beginning"
+                f"answers {list(before)}, {list(after)}: must be sorted, and none may begin another"
             )
-    shared = _shared_beginning(sequences)
-    low, high, below, depths = [0], [len(sequences)], [{}], [0]
-    answers = [-1]
-    for number, sequence in enumerate(sequences):
-        node = 0
-        for depth, token in enumerate(sequence[len(shared) :], 1):
-            if token not in below[node]:
-                below[node][token] = len(low)
-                low.append(number)
-                high.append(number)
-                below.append({})
-                depths.append(depth)
-                answers.append(-1)
-            node = below[node][token]
-            high[node] = number + 1
-        answers[node] = number
-    width, depth = max(map(len, below)), max(depths)
-    tokens, exists = np.zeros((len(low), width), np.int32), np.zeros((len(low), width), bool)
-    children = np.repeat(np.arange(len(low), dtype=np.int32)[:, None], width, axis=1)
-    for node, own in enumerate(below):
-        tokens[node, : len(own)], children[node, : len(own)] = list(own), list(own.values())
-        exists[node, : len(own)] = True
-    choices = [
-        any(len(own) > 1 for own, at in zip(below, depths, strict=True) if at == one) for one in range(depth)
-    ]
-    arrays = (np.asarray(x, np.int32) for x in (low, high))
-    return AnswerTrie(
-        *arrays, tokens, children, exists, np.asarray(answers, np.int32), shared, depth, tuple(choices)
-    )
+    prefix = _common_beginning(sequences)
+    rests = [tuple(sequence[len(prefix) :]) for sequence in sequences]
+    nodes = _grow(rests)
+    children = max(len(node.children) for node in nodes)
+    token = np.zeros((len(nodes) + 1, children), np.int32)
+    following = np.full((len(nodes) + 1, children), len(nodes), np.int32)
+    for number, node in enumerate(nodes):
+        count = len(node.children)
+        token[number, :count], following[number, :count] = list(node.children), list(node.children.values())
+    lo, hi, depth = np.array([*(node[:3] for node in nodes), (0, 0, 0)], np.int32).T
+    branching = depth[:-1][[len(node.children) > 1 for node in nodes]]
+    width = max(map(len, rests))
+    tokens = np.array([rest + (0,) * (width - len(rest)) for rest in rests], np.int32)
+    lengths = np.array([len(rest) for rest in rests], np.int32)
+    choices = int(branching.max(initial=-1)) + 1
+    return AnswerTrie(prefix, width, choices, lo, hi, depth, token, following, tokens, lengths)
 
 
-def _shared_beginning(sequences: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """The tokens with which all sequences begin, at most all but the last of the shortest."""
+def _common_beginning(sequences: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Returns the longest common beginning; of sorted sequences it is that of the first and the last."""
     first, last = sequences[0], sequences[-1]
-    limit = min(map(len, sequences)) - 1
-    same = [a == b for a, b in zip(first, last, strict=False)][:limit]
-    return first[: same.index(False) if False in same else len(same)]
+    length = 0
+    while length < min(len(first), len(last)) and first[length] == last[length]:
+        length += 1
+    return tuple(first[:length])
 
 
-def live_children(trie: AnswerTrie, allowed: jax.Array, node: jax.Array) -> jax.Array:
-    """Tells which children of nodes still lead to an allowed answer, bool `[..., C]`.
+def _grow(rests: Sequence[tuple[int, ...]]) -> list[_Node]:
+    """Returns the nodes of a trie in breadth-first order."""
+    nodes = [_Node(0, len(rests), 0, {})]
+    for number, node in enumerate(nodes):  # which grows meanwhile
+        if len(rests[node.lo]) == node.depth:
+            node.children[0] = number
+            continue
+        lo = node.lo
+        while lo < node.hi:
+            token, hi = rests[lo][node.depth], lo
+            while hi < node.hi and rests[hi][node.depth] == token:
+                hi += 1
+            node.children[token] = len(nodes)
+            nodes.append(_Node(lo, hi, node.depth + 1, {}))
+            lo = hi
+    return nodes
 
-    Args:
-      allowed: bool `[..., M]`.
-      node: int32 `[...]`.
-    """
-    before = jnp.cumsum(allowed, axis=-1, dtype=jnp.int32)
-    before = jnp.concatenate([jnp.zeros_like(before[..., :1]), before], axis=-1)
-    children = jnp.asarray(trie.children)[node]
-    low, high = (jnp.asarray(edge)[children] for edge in (trie.low, trie.high))
-    counts = (jnp.take_along_axis(before, edge, axis=-1) for edge in (high, low))
-    many, few = counts
-    return jnp.asarray(trie.exists)[node] & (many > few)
+
+def count_legal(ok: jax.Array) -> jax.Array:
+    """Counts the legal answers before each index, int32 `[..., M + 1]`, from `ok [..., M]` bool."""
+    counts = jnp.cumsum(ok.astype(jnp.int32), axis=-1)
+    return jnp.concatenate([jnp.zeros_like(counts[..., :1]), counts], axis=-1)
+
+
+def live_children_of_counts(trie: AnswerTrie, counts: jax.Array, node: jax.Array) -> jax.Array:
+    """Tells which children lead to legal answers, bool `[..., C]`; `counts` is of `count_legal`."""
+    child = jnp.asarray(trie.next)[node]
+    first, last = (jnp.asarray(bound)[child] for bound in (trie.lo, trie.hi))
+    below = jnp.take_along_axis(counts, last, axis=-1) - jnp.take_along_axis(counts, first, axis=-1)
+    return below > 0
+
+
+def live_children(trie: AnswerTrie, ok: jax.Array, node: jax.Array) -> jax.Array:
+    """Tells which children of nodes `[...]` lead to legal answers `ok [..., M]`; bool `[..., C]`."""
+    return live_children_of_counts(trie, count_legal(ok), node)

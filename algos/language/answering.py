@@ -42,7 +42,7 @@ def make_constrained_mode(trie: AnswerTrie, how: SamplingSettings, *, legal: boo
         del chosen
         return score_answers(reader, trie, prompt, allowed | (not legal), tokens, how)
 
-    return AnswerMode(generate, score, trie.depth, max(sum(trie.choices), 1))
+    return AnswerMode(generate, score, trie.width, max(trie.choices, 1))
 
 
 def make_free_mode(
@@ -81,7 +81,7 @@ def make_thinking_mode(
 
     def generate(reader, prompt, allowed, key):
         allowed, place = allowed | (not legal), prompt.shape[1]
-        size = place + think + len(trie.prefix) + max(trie.reads - 1, 0)
+        size = place + think + len(trie.prefix) + max(trie.choices - 1, 0)
         key_think, key_say = (None, None) if key is None else jax.random.split(key)
         hidden, cache = reader.prefill(prompt, size)
         thought, hidden, cache = generate_text(
@@ -100,7 +100,7 @@ def make_thinking_mode(
         place, allowed = prompt.shape[1], allowed | (not legal)
         thoughts, answer = tokens[:, :think], tokens[:, think:]
         whole = append_prefix(trie, jnp.concatenate([prompt, thoughts], axis=1))
-        whole = jnp.concatenate([whole, answer[:, : max(trie.reads, 1) - 1]], axis=1)
+        whole = jnp.concatenate([whole, answer[:, : max(trie.choices, 1) - 1]], axis=1)
         hidden = reader.hidden(whole, seen_places(prompt, chosen, whole.shape[1]))
         thought = score_text(
             reader,
@@ -119,4 +119,4 @@ def make_thinking_mode(
         both = (jnp.concatenate(x, axis=1) for x in zip(thought, said, strict=True))
         return Scored(*both), hidden[:, place - 1]
 
-    return AnswerMode(generate, score, think + trie.depth, think + max(sum(trie.choices), 1))
+    return AnswerMode(generate, score, think + trie.width, think + max(trie.choices, 1))

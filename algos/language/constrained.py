@@ -8,7 +8,6 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from algos.language.answer_trie import AnswerTrie, live_children
@@ -41,10 +40,10 @@ def generate_answers(
       how: as for `sampling.option_log_probs`.
 
     Returns:
-      tokens after the prompt and the answers' shared beginning, w = `trie.depth`.
+      tokens after the prompt and the answers' shared beginning, w = `trie.width`.
     """
     prompt = append_prefix(trie, prompt)
-    hidden, cache = reader.prefill(prompt, prompt.shape[1] + max(trie.reads - 1, 0))
+    hidden, cache = reader.prefill(prompt, prompt.shape[1] + max(trie.choices - 1, 0))
     return say_answer(reader, trie, allowed, hidden, cache, prompt.shape[1], None, key, how)
 
 
@@ -63,11 +62,11 @@ def say_answer(
 
     Args:
       hidden: `[R, d]` at the end of the answers' shared beginning.
-      cache: with room for `trie.reads - 1` more tokens.
+      cache: with room for `trie.choices - 1` more tokens.
       place: of the first token in the cache.
       seen: bool `[R, S]` as for `model.decode_step`.
     """
-    rows, reads = hidden.shape[0], trie.reads
+    rows, reads = hidden.shape[0], trie.choices
     allowed = allowed | ~allowed.any(-1, keepdims=True)
     keys = [None] * reads if key is None else jax.random.split(key, max(reads, 1))
     node, said = jnp.zeros(rows, jnp.int32), []
@@ -87,11 +86,11 @@ def say_answer(
         given = place + jnp.arange(reads - 1), later
         (node, _, _), rest = lax.scan(say, (node, first[0], cache), given)
         said.append(rest)
-    for _ in range(trie.depth - reads):
+    for _ in range(trie.width - reads):
         node, one = _write_token(trie, node)
         said.append(jax.tree.map(lambda x: x[None], one))
     tokens, log_prob, chosen = (jnp.concatenate(x).T for x in zip(*said, strict=True))
-    answer = jnp.asarray(trie.answers)[node]
+    answer = jnp.asarray(trie.lo)[node]
     return Generated(tokens, log_prob, chosen, answer, jnp.ones(rows, bool), jnp.int32(max(reads, 1)))
 
 
@@ -104,7 +103,7 @@ def append_prefix(trie: AnswerTrie, prompt: jax.Array) -> jax.Array:
 def _say_token(reader: Reader, trie: AnswerTrie, allowed, draw, hidden, node):
     """Draws the next token of every row; returns the next node, and token, log-probability and choice."""
     key, how = draw
-    live, options = live_children(trie, allowed, node), jnp.asarray(trie.tokens)[node]
+    live, options = live_children(trie, allowed, node), jnp.asarray(trie.token)[node]
     choice: TokenChoice = draw_option(key, reader.children(hidden, options), live, how)
     return _follow(trie, node, choice)
 
@@ -117,7 +116,7 @@ def _write_token(trie: AnswerTrie, node):
 
 def _follow(trie: AnswerTrie, node: jax.Array, choice: TokenChoice):
     """Moves to the chosen child."""
-    token, child = (jnp.asarray(x)[node, choice.index] for x in (trie.tokens, trie.children))
+    token, child = (jnp.asarray(x)[node, choice.index] for x in (trie.token, trie.next))
     return child, (token, choice.log_prob, choice.chosen)
 
 
@@ -138,7 +137,7 @@ def score_answers(
       the probabilities, and the hidden state `[R, d]` at the end of the prompt.
     """
     prompt = append_prefix(trie, prompt)
-    whole = jnp.concatenate([prompt, tokens[:, : max(trie.reads, 1) - 1]], axis=1)
+    whole = jnp.concatenate([prompt, tokens[:, : max(trie.choices, 1) - 1]], axis=1)
     hidden = reader.hidden(whole)[:, prompt.shape[1] - 1 :]
     return score_path(reader, trie, hidden, allowed, tokens, how), hidden[:, 0]
 
@@ -154,12 +153,12 @@ def score_path(
     """Computes the probabilities of the tokens of answers from the states before each of them.
 
     Args:
-      hidden: `[R, max(trie.reads, 1), d]`.
+      hidden: `[R, max(trie.choices, 1), d]`.
       tokens: int32 `[R, w]`.
     """
     allowed = allowed | ~allowed.any(-1, keepdims=True)
     node = node_path(trie, tokens)[:, : hidden.shape[1]]
-    options, live = jnp.asarray(trie.tokens)[node], live_children(trie, allowed[:, None], node)
+    options, live = jnp.asarray(trie.token)[node], live_children(trie, allowed[:, None], node)
     log_probs = option_log_probs(reader.children(hidden, options), live, how)
     said = (options == tokens[:, : node.shape[1], None]) & live
     log_prob = jnp.sum(jnp.where(said, log_probs, 0.0), axis=-1)
@@ -173,9 +172,9 @@ def node_path(trie: AnswerTrie, tokens: jax.Array) -> jax.Array:
     node, path = jnp.zeros(tokens.shape[0], jnp.int32), []
     for place in range(tokens.shape[1]):
         path.append(node)
-        said = (jnp.asarray(trie.tokens)[node] == tokens[:, place, None]) & jnp.asarray(trie.exists)[node]
-        index = jnp.argmax(said, axis=-1)
-        node = jnp.where(said.any(-1), jnp.asarray(trie.children)[node, index], node)
+        below = jnp.asarray(trie.next)[node]
+        said = (jnp.asarray(trie.token)[node] == tokens[:, place, None]) & (below < trie.lo.size - 1)
+        node = jnp.take_along_axis(below, jnp.argmax(said, axis=-1)[:, None], axis=-1)[:, 0]
     return jnp.stack(path, axis=1)
 
 
@@ -186,8 +185,7 @@ def answer_probabilities(
 
     One pass over the prompt and every answer, so that it is for few rows or few answers.
     """
-    number = trie.answers.max() + 1
-    every = jnp.asarray(answer_tokens(trie))
+    number, every = len(trie.tokens), jnp.asarray(trie.tokens)
 
     def one(prompt, allowed):
         rows = (jnp.broadcast_to(x, (number, *x.shape)) for x in (prompt, allowed))
@@ -195,18 +193,3 @@ def answer_probabilities(
         return jnp.where(allowed | ~allowed.any(), jnp.exp(scored.log_prob.sum(-1)), 0.0)
 
     return lax.map(lambda given: one(*given), (prompt, allowed))
-
-
-def answer_tokens(trie: AnswerTrie) -> np.ndarray:
-    """Tokens `[M, w]` of every answer after the shared beginning, 0 after its end; on the host."""
-    found = np.zeros((trie.answers.max() + 1, trie.depth), np.int32)
-    for number in range(found.shape[0]):
-        node = 0
-        for place in range(trie.depth):
-            below = trie.children[node]
-            fits = trie.exists[node] & (trie.low[below] <= number) & (number < trie.high[below])
-            if not fits.any():
-                break
-            found[number, place] = trie.tokens[node, fits.argmax()]
-            node = below[fits.argmax()]
-    return found

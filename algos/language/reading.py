@@ -39,7 +39,7 @@ class Reader(NamedTuple):
 def bind_reader(
     settings: DecoderSettings, parameters: PyTree, adapters: Adapters | None, *, remat: bool = False
 ) -> Reader:
-    """Binds a decoder's parameters and adapters; `remat` recomputes layers in the backward pass of `hidden`."""
+    """Binds a decoder's parameters and adapters; `remat` recomputes layers in the backward pass."""
 
     def hidden(tokens, seen=None):
         return apply_decoder(settings, parameters, tokens, adapters, seen, remat)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from decoder_cases import QWEN3, sine_parameters
 
-from algos.language.answer_trie import build_answer_trie, live_children
+from algos.language.answer_trie import build_answer_trie
 from algos.language.constrained import answer_probabilities, generate_answers, score_answers
 from algos.language.reading import Reader, bind_reader
 from algos.language.sampling import SamplingSettings
@@ -28,7 +28,7 @@ def constant_reader():
 
 def test_a_tree_with_equal_logits_has_the_published_probabilities():
     trie = build_answer_trie([(LEFT, A, B, RIGHT), (LEFT, A, C, RIGHT), (LEFT, B, DOT, RIGHT)])
-    assert trie.prefix == (LEFT,) and trie.reads == 2
+    assert trie.prefix == (LEFT,) and trie.choices == 2
     prompt = jnp.zeros((2, 1), jnp.int32)
     allowed = jnp.array([[True, True, True], [True, False, True]])
     found = answer_probabilities(constant_reader(), trie, prompt, allowed, SamplingSettings())
@@ -82,7 +82,7 @@ def test_learning_sees_the_probabilities_with_which_answers_were_drawn(top_p):
     )
     for tokens, answer in zip(said.tokens, said.answer, strict=True):
         expected = SEQUENCES[int(answer)][1:]
-        assert tuple(map(int, tokens)) == expected + (0,) * (trie.depth - len(expected))
+        assert tuple(map(int, tokens)) == expected + (0,) * (trie.width - len(expected))
     scored, _ = jax.jit(
         lambda: score_answers(reader, trie, prompt, allowed, said.tokens, SamplingSettings(0.7, top_p))
     )()
@@ -113,23 +113,3 @@ def test_the_draw_of_a_row_does_not_depend_on_the_number_of_rows():
         return np.asarray(generate_answers(reader, trie, prompt, allowed, key, SamplingSettings()).answer)
 
     np.testing.assert_array_equal(answers(16), answers(64)[:16])
-
-
-def test_live_children_are_those_above_an_allowed_answer():
-    trie = build_answer_trie(SEQUENCES)
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        allowed, node = rng.random(len(SEQUENCES)) < 0.4, rng.integers(trie.low.size)
-        found = np.asarray(live_children(trie, jnp.asarray(allowed), jnp.asarray(node)))
-        below = trie.children[node]
-        expected = [
-            bool(there and allowed[trie.low[child] : trie.high[child]].any())
-            for there, child in zip(trie.exists[node], below, strict=True)
-        ]
-        np.testing.assert_array_equal(found, expected)
-
-
-@pytest.mark.parametrize("sequences", [[(1, 2), (1, 2, 3)], [(2, 1), (1, 1)], [(1, 2), (1, 2)]])
-def test_answers_that_begin_one_another_are_refused(sequences):
-    with pytest.raises(ValueError, match="must be sorted"):
-        build_answer_trie(sequences)
