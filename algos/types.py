@@ -245,6 +245,13 @@ class Agent(NamedTuple):
       frozen: constant arrays that `init` puts into the state (a teacher's parameters), or None.
       init_with: `(key, frozen) -> state`, like `init` with `frozen` as an argument instead of constants; None
         without such arrays.
+      world: arrays that the functions only read, and that all copies of the agent share (a base model), or
+        None. They are constants of the functions; see `with_world`.
+      with_world: `(world) -> Agent`, the same functions over the given arrays, which may be traced; None for
+        agents without a world.
+      digest: identifies the world's content; states belong to one digest. Empty without a world.
+      answers: `(state, obs, mask) -> [batch, M]`, exact probabilities of all answers of a language policy;
+        None for other agents, and where answers cannot be listed.
       asymmetric: whether `act`, `value` and `update` take observations as `Asymmetric`. `greedy`, and `act`
         where its decisions are not learnt from, take the actor's observations.
       local: `(state) -> state` with a bool in place of every array: True if the array belongs to the
@@ -268,6 +275,10 @@ class Agent(NamedTuple):
     init_with: Callable | None = None
     asymmetric: bool = False
     local: Callable = mark_all_shared
+    world: PyTree = None
+    with_world: Callable | None = None
+    digest: str = ""
+    answers: Callable | None = None
 
     def rollout_policy(self, state: PyTree) -> PyTree:
         """Returns the part of a state that acts in rollouts, with the structure of `policy_state`."""

@@ -94,7 +94,7 @@ def make_thinking_mode(
         place += think + len(trie.prefix)
         said = say_answer(reader, trie, allowed, hidden, cache, place, seen, key_say, how)
         both = (jnp.concatenate(x, axis=1) for x in zip(thought[:3], said[:3], strict=True))
-        return Generated(*both, said.answer, said.formed, thought.steps + said.steps)
+        return Generated(*both, said.answer, said.formed, thought.hidden, thought.steps + said.steps)
 
     def score(reader, prompt, allowed, tokens, chosen):
         place, allowed = prompt.shape[1], allowed | (not legal)

@@ -69,7 +69,7 @@ def say_answer(
     rows, reads = hidden.shape[0], trie.choices
     allowed = allowed | ~allowed.any(-1, keepdims=True)
     keys = [None] * reads if key is None else jax.random.split(key, max(reads, 1))
-    node, said = jnp.zeros(rows, jnp.int32), []
+    node, said, start = jnp.zeros(rows, jnp.int32), [], hidden
     if reads:
         node, first = _say_token(reader, trie, allowed, (keys[0], how), hidden, node)
         said.append(jax.tree.map(lambda x: x[None], first))
@@ -91,7 +91,8 @@ def say_answer(
         said.append(jax.tree.map(lambda x: x[None], one))
     tokens, log_prob, chosen = (jnp.concatenate(x).T for x in zip(*said, strict=True))
     answer = jnp.asarray(trie.lo)[node]
-    return Generated(tokens, log_prob, chosen, answer, jnp.ones(rows, bool), jnp.int32(max(reads, 1)))
+    formed, steps = jnp.ones(rows, bool), jnp.int32(max(reads, 1))
+    return Generated(tokens, log_prob, chosen, answer, formed, start, steps)
 
 
 def append_prefix(trie: AnswerTrie, prompt: jax.Array) -> jax.Array:

@@ -107,7 +107,7 @@ def generate_text(
     )
     text = lax.while_loop(again, say, start)
     formed = text.progress.state == byte_answers.DONE
-    said = Generated(text.tokens, text.log_prob, text.chosen, text.progress.answer, formed, text.step)
+    said = Generated(text.tokens, text.log_prob, text.chosen, text.progress.answer, formed, hidden, text.step)
     return said, text.hidden, text.cache
 
 

@@ -14,6 +14,7 @@ class Generated(NamedTuple):
       chosen: bool `[R, w]`; places where several tokens were possible.
       answer: int32 `[R]`, the answer's row in the table; -1 if it is none.
       formed: bool `[R]`; something in brackets was said.
+      hidden: `[R, d]`, the decoder's state at the end of the prompt.
       steps: int32, places that were computed for every row.
     """
 
@@ -22,6 +23,7 @@ class Generated(NamedTuple):
     chosen: jax.Array
     answer: jax.Array
     formed: jax.Array
+    hidden: jax.Array
     steps: jax.Array
 
 
