@@ -17,6 +17,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.custom_batching import custom_vmap
 
 from algos.types import PyTree
 
@@ -87,6 +88,21 @@ def min_over_shards(tree: PyTree) -> PyTree:
 def any_over_shards(flag: jax.Array) -> jax.Array:
     """Whether a bool scalar is set on any shard."""
     return max_over_shards(flag.astype(jnp.int32)) > 0 if num_shards() > 1 else flag
+
+
+@custom_vmap
+def any_in_batch(flag: jax.Array) -> jax.Array:
+    """Tells whether a flag is set in any element of the batch; `jax.vmap` does not batch the result.
+
+    As the condition of a loop it keeps a batched loop from selecting its whole carry in every step: the body
+    must then not change elements that are done. Devices are not asked: each takes its own number of steps.
+    """
+    return jnp.any(flag)
+
+
+@any_in_batch.def_vmap
+def _any_in_batch(axis_size, batched, flag):
+    return any_in_batch(flag), False
 
 
 def stack_shards(tree: PyTree) -> PyTree:

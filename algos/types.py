@@ -250,6 +250,8 @@ class Agent(NamedTuple):
       with_world: `(world) -> Agent`, the same functions over the given arrays, which may be traced; None for
         agents without a world.
       digest: identifies the content of the world, which a state belongs to; empty without a world.
+      answers: `(state, obs, mask) -> (probabilities [batch, n], invalid [batch])` of a language policy in
+        games of one choice: exact probabilities of its moves, and that of illegal answers. None for others.
       asymmetric: whether `act`, `value` and `update` take observations as `Asymmetric`. `greedy`, and `act`
         where its decisions are not learnt from, take the actor's observations.
       local: `(state) -> state` with a bool in place of every array: True if the array belongs to the
@@ -276,6 +278,7 @@ class Agent(NamedTuple):
     world: PyTree = None
     with_world: Callable | None = None
     digest: str = ""
+    answers: Callable | None = None
 
     def in_worlds(self, worlds: Mapping[str, PyTree]) -> "Agent":
         """Returns the agent over its world of several, by digest; the agent itself without a world."""

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from algos.on_policy.segment_epochs import segments_from_rollout
-from algos.on_policy.settings import apply_schedules
+from algos.on_policy.traced_settings import apply_schedules
 from algos.types import ActionSpec, Rollout
 from jaxmarl_echelon import command_line
 from jaxmarl_echelon.envs import episodes

@@ -18,7 +18,8 @@ from algos.nets.normalize import (
 )
 from algos.nets.observations import init_statistics, merge_statistics, normalize_observations
 from algos.on_policy.sample_epochs import samples_from_rollout
-from algos.on_policy.settings import OnPolicySettings, OnPolicyState, apply_schedules
+from algos.on_policy.settings import OnPolicySettings, OnPolicyState
+from algos.on_policy.traced_settings import apply_schedules
 from algos.optim.optimizers import global_norm, latest_params
 from algos.optim.small_batches import Implementation, choose_implementation
 from algos.types import (

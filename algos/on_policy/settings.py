@@ -5,20 +5,18 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import jax
-import jax.numpy as jnp
 from flax import struct
 
-from algos.checks import require_choice, require_count, require_range
+from algos.checks import require_choice, require_range
 from algos.nets.actor_critic import ActorCriticConfig
 from algos.nets.normalize import RewardScale
 from algos.nets.observations import Statistics
-from algos.optim.optimizers import SCHEDULES, interpolate_schedule
-from algos.settings import LearnerSettings
+from algos.on_policy.traced_settings import TracedSettings
 from algos.types import Hyper, PyTree
 
 
 @dataclass(frozen=True)
-class OnPolicySettings(ActorCriticConfig, LearnerSettings):
+class OnPolicySettings(ActorCriticConfig, TracedSettings):
     """Settings of all on-policy learners, in addition to those of their networks.
 
     The numbers named in `TRACED` (and `total_updates`) are initial values: they live in `state.hyper`, where
@@ -61,7 +59,6 @@ class OnPolicySettings(ActorCriticConfig, LearnerSettings):
     }
     ANNEALED: ClassVar[tuple[str, ...]] = ("learning_rate", "entropy_coefficient")
     OPTIONAL: ClassVar[tuple[str, ...]] = ("max_grad_norm", "reward_clamp")
-    COUNTS: ClassVar[tuple[str, ...]] = ("horizon",)
     # Whether critics may have privileged observations.
     privileged_critics: ClassVar[bool] = True
     ADVANTAGES: ClassVar[tuple[str, ...]] = ("batch", "none")
@@ -91,30 +88,10 @@ class OnPolicySettings(ActorCriticConfig, LearnerSettings):
 
     def __post_init__(self):
         super().__post_init__()
-        for key in self.COUNTS:
-            require_count(key, getattr(self, key))
-        if self.total_updates is not None:
-            require_count("total_updates", self.total_updates)
+        self.require_traced()
         require_range("reward_centering", self.reward_centering, 0.0, 1.0)
         require_range("policy_average", self.policy_average, 0.0, 1.0 - 1e-6)
-        for key, (low, high) in self.traced().items():
-            if getattr(self, key) is not None or key not in self.OPTIONAL:
-                require_range(key, getattr(self, key), low, high)
-        for key in self.scheduled_names():
-            require_choice(f"{key}_schedule", getattr(self, f"{key}_schedule"), SCHEDULES)
         require_choice("normalize_advantage", self.normalize_advantage, self.ADVANTAGES)
-
-    def traced(self) -> dict[str, tuple[float, float]]:
-        """Returns names and bounds of the settings that become numbers in the learner's state."""
-        return self.TRACED
-
-    def scheduled_names(self) -> tuple[str, ...]:
-        """Returns the names of the traced numbers that have a schedule."""
-        return self.ANNEALED
-
-    def adjustable(self) -> tuple[str, ...]:
-        """Returns the names of the settings that live in the state and may change when a run resumes."""
-        return (*self.traced(), "total_updates")
 
     def rows(self, samples: int) -> int:
         """Samples per forward and backward pass, with `samples` parallel agents."""
@@ -133,15 +110,7 @@ class OnPolicySettings(ActorCriticConfig, LearnerSettings):
         for key in ("normalize_reward", "reward_centering"):
             if getattr(self, key) and samples is None:
                 raise ValueError(f"{key}={getattr(self, key)}: needs samples, the number of parallel agents")
-        schedules = {getattr(self, f"{key}_schedule") for key in self.scheduled_names()}
-        if total_updates is None and schedules != {"constant"}:
-            raise ValueError("total_updates=None: must be given with a schedule that is not constant")
-
-    def initial_hyper(self, total_updates: int | None) -> Hyper:
-        """Returns the traced hyper-parameters as float32 scalars; infinity for bounds that are None."""
-        values = {key: math.inf if (x := getattr(self, key)) is None else x for key in self.traced()}
-        values["total_updates"] = total_updates or 1
-        return {key: jnp.asarray(x, jnp.float32) for key, x in values.items()}
+        self.require_total_updates(total_updates)
 
 
 class OnPolicyState(struct.PyTreeNode):
@@ -169,15 +138,3 @@ class OnPolicyState(struct.PyTreeNode):
     centre: jax.Array | None = None
     teacher: PyTree = None
     average: PyTree = None
-
-
-def apply_schedules(config: OnPolicySettings, hyper: Hyper, updates: jax.Array) -> Hyper:
-    """Returns the hyper-parameters of this update, with schedules applied."""
-    progress = updates / hyper["total_updates"]
-    current = {
-        key: interpolate_schedule(
-            getattr(config, f"{key}_schedule"), hyper[key], hyper[f"{key}_end"], progress
-        )
-        for key in config.scheduled_names()
-    }
-    return hyper | current

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 from algos.off_policy.sac import SACConfig
 from algos.on_policy.ppo import PPOConfig
-from algos.on_policy.settings import apply_schedules
+from algos.on_policy.traced_settings import apply_schedules
 from jaxmarl_echelon import checkpoints, command_line, train
 from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.curricula.phased import phased_curriculum

@@ -1,0 +1,206 @@
+"""Language learners as `Agent`s: prompts are observations, moves are actions, what was said is in extras."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from algos.checks import require_given
+from algos.language import answering
+from algos.language.adapters import init_adapters
+from algos.language.answering import AnswerMode
+from algos.language.constrained import answer_probabilities
+from algos.language.generated import Generated
+from algos.language.learning import learn_from_answers
+from algos.language.model import product_shapes
+from algos.language.reading import bind_reader
+from algos.language.sampling import SamplingSettings
+from algos.language.state import AnswerRows, LanguageParams, LanguageState, ValueHead
+from algos.language.task import AnswerTask, Base
+from algos.on_policy.returns import gae
+from algos.on_policy.traced_settings import apply_schedules
+from algos.optim.optimizers import make_optimizer
+from algos.types import Agent, Metrics, PyTree, Rollout
+
+
+def make_answer_mode(config: Any, task: AnswerTask) -> AnswerMode:
+    """Builds the way to answer that settings name."""
+    how, legal = SamplingSettings(config.temperature, config.top_p), config.answer == "legal"
+    if config.answer == "free":
+        return answering.make_free_mode(task.vocabulary, task.automaton, config.max_tokens, how)
+    if config.think:
+        return answering.make_thinking_mode(task.thoughts, task.trie, config.think, how, legal=legal)
+    return answering.make_constrained_mode(task.trie, how, legal=legal)
+
+
+def make_language_agent(
+    config: Any, task: AnswerTask, base: Base, prompt: int, total_updates: int | None
+) -> Agent:
+    """Builds the agent of `LanguageSettings` over a base model.
+
+    Args:
+      config: the settings.
+      task: the game's answers.
+      base: the base model; it is the agent's world.
+      prompt: P, tokens of a prompt.
+      total_updates: length of the schedules.
+    """
+    mode, optimizer = make_answer_mode(config, task), make_optimizer("adamw")
+    _require_positions(base, prompt + len(task.trie.prefix) + mode.width)
+    shapes = product_shapes(base.settings)
+
+    def init(key):
+        adapters = init_adapters(key, config.lora, shapes)
+        width = base.settings.width
+        value = ValueHead(jnp.zeros(width), jnp.zeros(())) if config.critic == "head" else None
+        params = LanguageParams(adapters, value)
+        # A copy, as a state is donated whole.
+        start = jax.tree.map(jnp.copy, params) if config.kl_coefficient else None
+        hyper = config.initial_hyper(total_updates)
+        return LanguageState(params, optimizer.init(params), start, hyper, jnp.zeros((), jnp.int32))
+
+    def build(world: PyTree) -> Agent:
+        def bind(params: LanguageParams):
+            return bind_reader(base.settings, world, params.adapters, remat=config.remat)
+
+        def say(params, key, obs, mask) -> tuple[Generated, jax.Array, dict[str, jax.Array]]:
+            batch = obs.shape[:-1]
+            prompts, masks = (x.reshape(-1, x.shape[-1]) for x in (obs, mask))
+            allowed = task.legal_answers(masks)
+            said = mode.generate(bind(params), prompts, allowed, key)
+            verdict = _judge(said, allowed)
+            action = task.complete_action(jnp.where(verdict, said.answer, -1), masks)
+            told = {"tokens": said.tokens, "log_prob": said.log_prob, "chosen": said.chosen}
+            told |= {"formed": said.formed, "legal": verdict}
+            if params.value is not None:
+                told["value"] = params.value(said.hidden)
+            split = partial(jax.tree.map, lambda x: x.reshape(batch + x.shape[1:]))
+            return said, split(action), split(told)
+
+        def act(state, key, obs, carry, reset, mask):
+            del carry, reset
+            _, action, told = say(state.params, key, obs, mask)
+            return action, {"said": told["tokens"]}, told
+
+        def greedy(state, obs, carry, reset, mask):
+            del carry, reset
+            _, action, told = say(state.params, None, obs, mask)
+            return action, {"said": told["tokens"]}
+
+        def value(state, obs, carry, reset, mask):
+            del carry, reset, mask
+            whole = answering.append_prefix(task.trie, obs.reshape(-1, obs.shape[-1]))
+            hidden, _ = bind(state.params).prefill(whole, whole.shape[1])
+            return state.params.value(hidden).reshape(obs.shape[:-1])
+
+        def answers(state, obs, mask):
+            prompts, masks = (x.reshape(-1, x.shape[-1]) for x in (obs, mask))
+            allowed = task.legal_answers(masks) | (config.answer != "legal")
+            how = SamplingSettings(config.temperature, config.top_p)
+            found = answer_probabilities(bind(state.params), task.trie, prompts, allowed, how)
+            legal = jnp.where(task.legal_answers(masks), found, 0.0)
+            moves = legal @ (task.actions == np.arange(masks.shape[-1])).astype(np.float32)
+            return moves.reshape(mask.shape), (found - legal).sum(-1).reshape(mask.shape[:-1])
+
+        def update(state, key, rollout):
+            hyper = apply_schedules(config, state.hyper, state.updates)
+            rows = answer_rows(task, state, rollout, hyper)
+            state, metrics = learn_from_answers(config, mode, bind, optimizer, state, key, rows, hyper)
+            metrics |= {name: hyper[name] for name in config.scheduled_names()}
+            return state.replace(updates=state.updates + 1), metrics | answer_metrics(rollout, mode.width)
+
+        return Agent(
+            init=init,
+            initial_carry=lambda batch: {"said": jnp.zeros((*batch, mode.width), jnp.int32)},
+            act=act,
+            greedy=greedy,
+            value=value if config.critic == "head" else None,
+            update=update,
+            policy_state=lambda state: state.replace(optimizer=None, start=None),
+            hyper=lambda: config.initial_hyper(total_updates),
+            world=world,
+            with_world=build,
+            digest=base.digest,
+            answers=answers if _lists_moves(config, task) else None,
+        )
+
+    return build(base.parameters)
+
+
+def _lists_moves(config: Any, task: AnswerTask) -> bool:
+    """Whether all moves are answers whose probabilities can be computed: one choice, nothing else generated."""
+    return config.answer != "free" and not config.think and task.actions.shape[1] == 1
+
+
+def _require_positions(base: Base, tokens: int) -> None:
+    """Checks that prompts and answers fit the model's positions."""
+    if tokens > base.settings.max_positions:
+        raise ValueError(
+            f"algo.base: {base.folder or 'the base'} takes {base.settings.max_positions} tokens, "
+            f"a prompt and its answer have {tokens}"
+        )
+
+
+def _judge(said: Generated, allowed: jax.Array) -> jax.Array:
+    """Whether each answer `[R]` is a legal one and was drawn with a finite probability."""
+    index = jnp.maximum(said.answer, 0)[:, None]
+    legal = jnp.take_along_axis(allowed, index, axis=-1)[:, 0] | ~allowed.any(-1)
+    return legal & (said.answer >= 0) & jnp.isfinite(said.log_prob).all(-1)
+
+
+def answer_rows(task: AnswerTask, state: LanguageState, rollout: Rollout, hyper) -> AnswerRows:
+    """Flattens a rollout to rows of answers, with its transformed rewards or the critic's advantages."""
+    alive, advantage, target = rollout.alive, rollout.advantage, None
+    if state.params.value is not None:
+        estimate, target = gae(
+            rollout.reward,
+            rollout.extras["value"],
+            require_given("last_value", rollout.last_value),
+            rollout.discount,
+            rollout.boundary,
+            require_given("bootstrap", rollout.bootstrap),
+            hyper["gamma"],
+            hyper["gae_lambda"],
+            alive=alive,
+            skip=rollout.skip,
+            last_skip=rollout.last_skip,
+            out=rollout.out,
+        )
+        advantage = estimate if advantage is None else advantage
+    allowed = task.legal_answers(require_given("mask", rollout.mask))
+    said = rollout.extras
+    rows = AnswerRows(
+        prompt=rollout.obs,
+        allowed=allowed,
+        tokens=said["tokens"],
+        chosen=said["chosen"],
+        sampled=said["log_prob"],
+        old=said["log_prob"],
+        advantage=require_given("advantage", advantage),
+        alive=alive & jnp.isfinite(said["log_prob"]).all(-1),
+        target=target,
+    )
+    return jax.tree.map(lambda x: x.reshape((alive.size,) + x.shape[alive.ndim :]), rows)
+
+
+def answer_metrics(rollout: Rollout, width: int) -> Metrics:
+    """Computes shares of formed and legal answers, tokens per answer, and the share of places that were used.
+
+    Means are over decisions; NaN without any.
+    """
+    alive, said = rollout.alive, rollout.extras
+    number = alive.sum(dtype=jnp.float32)
+
+    def mean(x):
+        total = jnp.where(alive, x, 0.0).sum()
+        return jnp.where(number > 0, total / jnp.maximum(number, 1.0), jnp.nan)
+
+    tokens = mean(said["chosen"].sum(-1).astype(jnp.float32))
+    return {
+        "formed": mean(said["formed"].astype(jnp.float32)),
+        "legal": mean(said["legal"].astype(jnp.float32)),
+        "answer_tokens": tokens,
+        "utilisation": tokens / width * number / alive.size,
+    }

@@ -1,0 +1,122 @@
+"""Ways to answer: constrained to legal answers, to all answers, or free text, with thoughts before or not."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from algos.language.answer_trie import AnswerTrie
+from algos.language.byte_answers import AnswerAutomaton
+from algos.language.constrained import append_prefix, generate_answers, say_answer, score_answers, score_path
+from algos.language.free_text import Vocabulary, generate_text, score_text
+from algos.language.generated import Generated, Scored
+from algos.language.sampling import SamplingSettings
+
+
+class AnswerMode(NamedTuple):
+    """Generation of answers, and their probabilities for learning.
+
+    Attributes:
+      generate: `(reader, prompt [R, P], allowed [R, M], key) -> Generated`; `key` None for the most probable
+        tokens.
+      score: `(reader, prompt, allowed, tokens [R, w], chosen [R, w]) -> (Scored, hidden [R, d])`, with the
+        hidden state at the end of the prompt.
+      width: w, tokens of an answer.
+      choices: the most tokens of an answer that are chosen among several.
+    """
+
+    generate: Callable[..., Generated]
+    score: Callable[..., tuple[Scored, jax.Array]]
+    width: int
+    choices: int
+
+
+def make_constrained_mode(trie: AnswerTrie, how: SamplingSettings, *, legal: bool) -> AnswerMode:
+    """Builds the mode of answers of the trie: of legal ones, or with `legal=False` of all."""
+
+    def generate(reader, prompt, allowed, key):
+        return generate_answers(reader, trie, prompt, allowed | (not legal), key, how)
+
+    def score(reader, prompt, allowed, tokens, chosen):
+        del chosen
+        return score_answers(reader, trie, prompt, allowed | (not legal), tokens, how)
+
+    return AnswerMode(generate, score, trie.width, max(trie.choices, 1))
+
+
+def make_free_mode(
+    vocabulary: Vocabulary, automaton: AnswerAutomaton, width: int, how: SamplingSettings
+) -> AnswerMode:
+    """Builds the mode of free text of up to `width` tokens that ends with an answer in brackets."""
+
+    def generate(reader, prompt, allowed, key):
+        del allowed
+        place = prompt.shape[1]
+        hidden, cache = reader.prefill(prompt, place + width)
+        return generate_text(reader, vocabulary, hidden, cache, place, width, key, how, automaton)[0]
+
+    def score(reader, prompt, allowed, tokens, chosen):
+        del allowed
+        whole = jnp.concatenate([prompt, tokens[:, :-1]], axis=1)
+        hidden = reader.hidden(whole)[:, prompt.shape[1] - 1 :]
+        return score_text(reader, vocabulary, hidden, tokens, chosen, how), hidden[:, 0]
+
+    return AnswerMode(generate, score, width, width)
+
+
+def make_thinking_mode(
+    vocabulary: Vocabulary, trie: AnswerTrie, think: int, how: SamplingSettings, *, legal: bool
+) -> AnswerMode:
+    """Builds the mode of up to `think` free tokens and then an answer of the trie.
+
+    Answers begin at the same place in all rows. The places that a row's thoughts leave empty are masked, and
+    its answer's positions follow its own last thought.
+    """
+
+    def seen_places(prompt, chosen, size):
+        before = jnp.ones(prompt.shape, bool)
+        after = jnp.ones((prompt.shape[0], size - prompt.shape[1] - think), bool)
+        return jnp.concatenate([before, chosen[:, :think], after], axis=1)
+
+    def generate(reader, prompt, allowed, key):
+        allowed, place = allowed | (not legal), prompt.shape[1]
+        size = place + think + len(trie.prefix) + max(trie.choices - 1, 0)
+        key_think, key_say = (None, None) if key is None else jax.random.split(key)
+        hidden, cache = reader.prefill(prompt, size)
+        thought, hidden, cache = generate_text(
+            reader, vocabulary, hidden, cache, place, think, key_think, how
+        )
+        seen = seen_places(prompt, thought.chosen, size)
+        for number, token in enumerate(trie.prefix):
+            tokens = jnp.full(prompt.shape[0], token, jnp.int32)
+            hidden, cache = reader.step(tokens, cache, place + think + number, seen)
+        place += think + len(trie.prefix)
+        said = say_answer(reader, trie, allowed, hidden, cache, place, seen, key_say, how)
+        both = (jnp.concatenate(x, axis=1) for x in zip(thought[:3], said[:3], strict=True))
+        return Generated(*both, said.answer, said.formed, thought.hidden, thought.steps + said.steps)
+
+    def score(reader, prompt, allowed, tokens, chosen):
+        place, allowed = prompt.shape[1], allowed | (not legal)
+        thoughts, answer = tokens[:, :think], tokens[:, think:]
+        whole = append_prefix(trie, jnp.concatenate([prompt, thoughts], axis=1))
+        whole = jnp.concatenate([whole, answer[:, : max(trie.choices, 1) - 1]], axis=1)
+        hidden = reader.hidden(whole, seen_places(prompt, chosen, whole.shape[1]))
+        thought = score_text(
+            reader,
+            vocabulary,
+            hidden[:, place - 1 : place - 1 + think],
+            thoughts,
+            chosen[:, :think],
+            how,
+        )
+        answers = hidden[:, place + think + len(trie.prefix) - 1 :]
+        if not trie.prefix:  # the first token follows each row's own last thought
+            last = place - 1 + chosen[:, :think].sum(1)
+            first = jnp.take_along_axis(hidden, last[:, None, None], axis=1)
+            answers = jnp.concatenate([first, answers[:, 1:]], axis=1)
+        said = score_path(reader, trie, answers, allowed, answer, how)
+        both = (jnp.concatenate(x, axis=1) for x in zip(thought, said, strict=True))
+        return Scored(*both), hidden[:, place - 1]
+
+    return AnswerMode(generate, score, think + trie.width, think + max(trie.choices, 1))

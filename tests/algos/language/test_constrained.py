@@ -1,0 +1,115 @@
+"""Answers constrained to a trie: published probabilities, and acting against learning."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from decoder_cases import QWEN3, sine_parameters
+
+from algos.language.answer_trie import build_answer_trie
+from algos.language.constrained import answer_probabilities, generate_answers, score_answers
+from algos.language.reading import Reader, bind_reader
+from algos.language.sampling import SamplingSettings
+
+# The letters a, b, c of a tree whose logits are the same everywhere.
+A, B, C, LEFT, RIGHT, DOT = 1, 2, 3, 4, 5, 6
+
+
+def constant_reader():
+    logits = jnp.zeros(8).at[jnp.array([A, B, C])].set(jnp.array([0.4, -0.2, 1.1]))
+    return Reader(
+        hidden=lambda tokens, seen=None: jnp.zeros((*tokens.shape, 1)),
+        prefill=lambda tokens, size, seen=None: (jnp.zeros((tokens.shape[0], 1)), ()),
+        step=lambda tokens, cache, place, seen=None: (jnp.zeros((tokens.shape[0], 1)), cache),
+        logits=lambda hidden: jnp.broadcast_to(logits, (*hidden.shape[:-1], 8)),
+        children=lambda hidden, tokens: logits[tokens],
+    )
+
+
+def test_a_tree_with_equal_logits_has_the_published_probabilities():
+    trie = build_answer_trie([(LEFT, A, B, RIGHT), (LEFT, A, C, RIGHT), (LEFT, B, DOT, RIGHT)])
+    assert trie.prefix == (LEFT,) and trie.choices == 2
+    prompt = jnp.zeros((2, 1), jnp.int32)
+    allowed = jnp.array([[True, True, True], [True, False, True]])
+    found = answer_probabilities(constant_reader(), trie, prompt, allowed, SamplingSettings())
+    np.testing.assert_allclose(found[0], [0.138276994, 0.507379312, 0.354343694], atol=1e-6)
+    np.testing.assert_allclose(found[1], [0.645656306, 0.0, 0.354343694], atol=1e-6)
+
+
+def test_the_expected_sum_of_entropies():
+    trie = build_answer_trie([(LEFT, A, B, RIGHT), (LEFT, A, C, RIGHT), (LEFT, B, DOT, RIGHT)])
+    tokens = jnp.array([[A, B, RIGHT], [A, C, RIGHT], [B, DOT, RIGHT]])
+    every, prompt = jnp.ones((3, 3), bool), jnp.zeros((3, 1), jnp.int32)
+    scored, _ = score_answers(constant_reader(), trie, prompt, every, tokens, SamplingSettings())
+    chance = jnp.exp(scored.log_prob.sum(1))
+    np.testing.assert_allclose(jnp.sum(chance * scored.entropy.sum(1)), 0.985462887, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("legal", "temperature", "expected"),
+    [
+        ([True, False, True], 1.0, [0.453577445, 0.0, 0.546422555]),
+        ([True, True, True], 1.0, [0.220084454, 0.514780868, 0.265134678]),
+        ([True, True, True], 0.5, [0.126226, 0.690583, 0.183191]),
+    ],
+)
+def test_probabilities_are_not_those_of_whole_answers_renormalised(legal, temperature, expected):
+    trie = build_answer_trie([(7, a, 8) for a in (2, 3, 4)])
+    reader = bind_reader(QWEN3, sine_parameters(QWEN3), None)
+    found = answer_probabilities(
+        reader, trie, jnp.array([[1, 5]]), jnp.array([legal]), SamplingSettings(temperature)
+    )
+    np.testing.assert_allclose(found[0], expected, atol=1e-5)
+
+
+# Answers of different lengths, with choices after forced tokens.
+SEQUENCES = [(7, 1, 2, 9), (7, 1, 3, 4, 9), (7, 1, 3, 5, 9), (7, 4, 9), (7, 5, 6, 1, 9), (7, 5, 6, 2, 9)]
+
+
+@pytest.mark.parametrize("top_p", [1.0, 0.8])
+def test_learning_sees_the_probabilities_with_which_answers_were_drawn(top_p):
+    trie = build_answer_trie(SEQUENCES)
+    reader = bind_reader(QWEN3, sine_parameters(QWEN3), None)
+    key, rows = jax.random.key(0), 64
+    prompt = jax.random.randint(jax.random.key(1), (rows, 3), 0, QWEN3.vocab)
+    allowed = jax.random.bernoulli(jax.random.key(2), 0.6, (rows, len(SEQUENCES)))
+    said = jax.jit(
+        lambda: generate_answers(reader, trie, prompt, allowed, key, SamplingSettings(0.7, top_p))
+    )()
+    assert np.all(
+        np.take_along_axis(np.asarray(allowed), np.asarray(said.answer)[:, None], 1)
+        | ~allowed.any(1)[:, None]
+    )
+    for tokens, answer in zip(said.tokens, said.answer, strict=True):
+        expected = SEQUENCES[int(answer)][1:]
+        assert tuple(map(int, tokens)) == expected + (0,) * (trie.width - len(expected))
+    scored, _ = jax.jit(
+        lambda: score_answers(reader, trie, prompt, allowed, said.tokens, SamplingSettings(0.7, top_p))
+    )()
+    np.testing.assert_allclose(scored.log_prob, said.log_prob, atol=1e-5)
+    assert np.all((np.asarray(scored.entropy) > 0) <= np.asarray(said.chosen))
+
+
+def test_the_frequencies_of_draws_are_the_exact_probabilities():
+    trie = build_answer_trie(SEQUENCES)
+    reader, number = constant_reader(), 50_000
+    prompt, allowed = jnp.zeros((number, 1), jnp.int32), jnp.ones((number, len(SEQUENCES)), bool)
+    said = jax.jit(
+        lambda: generate_answers(reader, trie, prompt, allowed, jax.random.key(3), SamplingSettings())
+    )()
+    exact = answer_probabilities(reader, trie, prompt[:1], allowed[:1], SamplingSettings())[0]
+    np.testing.assert_allclose(exact.sum(), 1.0, atol=1e-5)
+    counts = np.bincount(np.asarray(said.answer), minlength=len(SEQUENCES))
+    chi_square = np.sum((counts - number * exact) ** 2 / (number * exact))
+    assert chi_square < 20.5  # the 99.9 % point with 5 degrees of freedom
+
+
+def test_the_draw_of_a_row_does_not_depend_on_the_number_of_rows():
+    trie = build_answer_trie(SEQUENCES)
+    reader, key = constant_reader(), jax.random.key(4)
+
+    def answers(rows):
+        prompt, allowed = jnp.zeros((rows, 1), jnp.int32), jnp.ones((rows, len(SEQUENCES)), bool)
+        return np.asarray(generate_answers(reader, trie, prompt, allowed, key, SamplingSettings()).answer)
+
+    np.testing.assert_array_equal(answers(16), answers(64)[:16])
