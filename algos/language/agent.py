@@ -130,7 +130,7 @@ def make_language_agent(
 
 
 def _lists_moves(config: Any, task: AnswerTask) -> bool:
-    """Whether all moves are answers whose probabilities can be computed: one choice, nothing else generated."""
+    """Whether all moves are answers whose probabilities can be computed: one choice, no thoughts."""
     return config.answer != "free" and not config.think and task.actions.shape[1] == 1
 
 
