@@ -1,6 +1,7 @@
 """Interface of the settings of every algorithm, on-policy or off-policy."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 from algos.types import ActionSpec
@@ -18,16 +19,23 @@ class LearnerSettings:
 
     Attributes:
       horizon: decisions per segment of a rollout.
+      reads_text: whether observations are prompts of token ids, so that `make` takes `language` and `base`.
       replays: whether the algorithm learns from a replay after every decision, instead of from rollouts.
       critics_apart: whether `make` takes `critic_shape`, the shape of privileged critic observations.
       teacher: path of the run whose policy is imitated; None without a teacher.
     """
 
     replays: ClassVar[bool] = False
+    reads_text: ClassVar[bool] = False
     privileged_critics: ClassVar[bool] = False
     # Not a field: settings of algorithms that can imitate a teacher declare a field of this name.
     teacher: str | None = None
     horizon: int
+
+    @property
+    def files(self) -> Mapping[str, Iterable[Path]]:
+        """Files that acting needs, by the path that the settings name, such as a base model's folder."""
+        return {}
 
     @property
     def segments(self) -> int:

@@ -1,8 +1,9 @@
 """Settings of language learners: REINFORCE and PPO over tokens, of low-rank adapters."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 from algos.checks import require_choice, require_count, require_range, require_whole
@@ -59,6 +60,8 @@ class WarmSettings:
         require_range("warm.learning_rate", self.learning_rate, 0.0, 1.0)
 
 
+# Bases that a run makes itself.
+MADE = FRESH, WARM = ("fresh", "warm")
 NODES = {"fresh": FreshSettings, "warm": WarmSettings, "lora": LoraSettings}
 
 
@@ -121,7 +124,7 @@ class LanguageSettings(TracedSettings):
         "correct": ("auto", "always", "never"),
         "compute_dtype": ("float32", "bf16"),
     }
-    NAME: ClassVar[str] = "reinforce_lm"
+    reads_text: ClassVar[bool] = True
 
     base: str = "fresh"
     face: str = "text"
@@ -179,6 +182,11 @@ class LanguageSettings(TracedSettings):
             raise ValueError(f"think={self.think}: must be 0 with answer=free")
 
     @property
+    def files(self) -> Mapping[str, Iterable[Path]]:
+        """Files of a base that is not made by the run; see `LearnerSettings`."""
+        return {} if self.base in MADE else {self.base: sorted(Path(self.base).glob("*.*"))}
+
+    @property
     def corrects(self) -> bool:
         """Whether the learner computes old log-probabilities itself."""
         return self.correct == "always" or (self.correct == "auto" and self.compute_dtype == "bf16")
@@ -230,7 +238,7 @@ class LanguageSettings(TracedSettings):
         """
         del action, run
         if language is None or base is None:
-            raise ValueError(f"algo={self.NAME}: needs a text game with env.face=text")
+            raise ValueError("algo.base: a language learner needs a game's answers and a base model")
         total_updates = self.total_updates or updates
         self.require_total_updates(total_updates)
         if samples is not None:

@@ -171,15 +171,24 @@ def make_advantage_transforms(settings: TransformSettings, seats: int) -> Advant
         over = rollout.boundary if story.over is None else story.over
         reward, known, to_come = broadcast_to_decisions(final, rollout.alive, story.ended, over)
         learnt = rollout.alive & known
-        # Actions of masked spaces are always well-formed and legal.
-        right = jnp.ones(learnt.shape, bool)
-        context = RewardContext(learnt, seat=story.seat, well_formed=right, invalid=~right, to_come=to_come)
+        formed, legal = answer_verdicts(rollout)
+        context = RewardContext(learnt, seat=story.seat, well_formed=formed, invalid=~legal, to_come=to_come)
         after["step"], reward = stages["step"].apply(state.stages["step"], reward, context)
         after["sampling"], reward = stages["sampling"].apply(state.stages["sampling"], reward, context)
         advantage = jnp.where(learnt, reward, 0.0)
         return TransformState(after, running.ravel()), rollout.replace(advantage=advantage, alive=learnt)
 
     return AdvantageTransforms(init, apply, stages["final"].scored)
+
+
+def answer_verdicts(rollout: Rollout) -> tuple[jax.Array, jax.Array]:
+    """Returns whether each answer was well-formed and whether it was legal, bool `[T, E, A]`.
+
+    Language policies record both; actions of masked spaces always are.
+    """
+    right = jnp.ones(rollout.alive.shape, bool)
+    told = rollout.extras if isinstance(rollout.extras, dict) else {}
+    return told.get("formed", right), told.get("legal", right)
 
 
 def sum_per_trajectory(running: jax.Array, rollout: Rollout) -> tuple[jax.Array, jax.Array]:

@@ -43,7 +43,10 @@ def hash_input_files(config: RunConfig, *, learning: bool = True) -> Files:
       config: the run.
       learning: whether to include the learners' teachers, which acting does not need.
     """
-    found = {name: _digests(name, paths) for name, paths in config.env.files.items()}
+    read = dict(config.env.files)
+    for algo in config.algos.values():
+        read |= algo.files
+    found = {name: _digests(name, paths) for name, paths in read.items()}
     runs = [name for name in (*config.controllers.values(), *config.pool.fixed) if name.startswith(FROZEN)]
     if learning:
         runs += [algo.teacher for algo in config.algos.values() if algo.teacher is not None]

@@ -11,6 +11,7 @@ from jaxmarl_echelon.selfplay.credit import TransformSettings
 from jaxmarl_echelon.selfplay.settings import PoolSettings
 from jaxmarl_echelon.training.acting.controllers import action_spec
 from jaxmarl_echelon.training.config import role_assignment
+from jaxmarl_echelon.training.config.answer_tasks import make_answer_task
 
 POSITIVE = (
     "total_env_steps",
@@ -109,6 +110,7 @@ class RunConfig:
             if self.env.spec.turns and self.algos[self.pooled].replays:
                 where = f"controllers.{self.pooled}={self.controllers[self.pooled]}"
                 raise ValueError(f"{where}: a learner with a replay cannot play turn games against a pool")
+        self._require_language()
         self._require_league()
         self._require_credit()
 
@@ -144,6 +146,25 @@ class RunConfig:
             found = ", ".join(f"{role} {number}" for role, number in numbers.items())
             raise ValueError(f"segments_per_agent of {found}: learners of one run need the same number")
         return chosen
+
+    def _require_language(self) -> None:
+        """Checks that language learners, and no others, get prompts as observations."""
+        for role, algo in self.algos.items():
+            if algo.reads_text and role not in self.env.language:
+                raise ValueError(
+                    f"algo={type(algo).__name__}: {role} of {self.env.spec.name} has no prompts to read; it "
+                    "needs a text game with env.face=text"
+                )
+            if role in self.env.language and not algo.reads_text:
+                raise ValueError(
+                    f"env.face=text: {type(algo).__name__} reads numbers; needs env.face=moves, or a language "
+                    "learner such as algo=reinforce_lm"
+                )
+            if algo.reads_text and not self.transforms and getattr(algo, "critic", None) == "none":
+                raise ValueError(
+                    "transforms: a language learner without critic needs reward transforms, such as "
+                    "transforms=clean; or algo.critic=head"
+                )
 
     def _require_league(self) -> None:
         """Checks that the learners can form a league."""
@@ -190,6 +211,8 @@ class RunConfig:
         }
         if self.env.spec.late:
             sizes["late"] = True
+        if name in self.env.language:
+            sizes["language"] = make_answer_task(self.env.language[name])
         if self.shards > 1:
             sizes["shards"] = self.shards
         if role.critic_observation is not None:

@@ -22,6 +22,7 @@ from jaxmarl_echelon.training.config import build
 from jaxmarl_echelon.training.config.input_files import split_role
 from jaxmarl_echelon.training.config.role_assignment import FROZEN, LEARNERS, PER_AGENT, POOL, SHARED
 from jaxmarl_echelon.training.config.run_config import RunConfig
+from jaxmarl_echelon.training.config.base_models import load_base
 from jaxmarl_echelon.training.opponents.pool_role import PoolRole, simultaneous_pool_controller
 from jaxmarl_echelon.training.rollouts import turn_based_pool
 
@@ -41,6 +42,8 @@ def make_actors(config: RunConfig) -> dict[str, Agent]:
 def make_learner(config: RunConfig, name: str, **options) -> Agent:
     """Builds the agent of one role; `options` are passed to the algorithm's `make`."""
     spaces, sizes = config.learner_task(name)
+    if config.algos[name].reads_text:
+        options["base"] = load_base(config, name)
     agent = config.algos[name].make(*spaces, updates=config.updates, **sizes, **options)
     return (
         vectorize_over_agents(agent, config.policies(name))
