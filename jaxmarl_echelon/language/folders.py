@@ -82,16 +82,28 @@ def save_model(
     """Writes a model's folder, `config.json` last; returns the model's digest."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = dict(families.unstack_parameters(settings, parameters))
+    content, tensors = _file_contents(settings, parameters, tokenizer)
     write_safetensors(folder / SINGLE, tensors.items(), {"format": "pt"})
     tokenizer.save(folder)
-    config = families.write_config(settings, str(tensors["model.embed_tokens.weight"].dtype))
-    config |= {"eos_token_id": list(tokenizer.eos_ids), "pad_token_id": tokenizer.pad_id}
-    content = (json.dumps(config, indent=2) + "\n").encode()
     partial = folder / f".partial_{CONFIG}"
     partial.write_bytes(content)
     os.replace(partial, folder / CONFIG)
     return model_digest(content, tensors)
+
+
+def digest_model(settings: DecoderSettings, parameters: PyTree, tokenizer: Tokenizer) -> str:
+    """Returns the digest that `save_model` would return, without writing anything."""
+    return model_digest(*_file_contents(settings, parameters, tokenizer))
+
+
+def _file_contents(
+    settings: DecoderSettings, parameters: PyTree, tokenizer: Tokenizer
+) -> tuple[bytes, dict[str, np.ndarray]]:
+    """Contents of `config.json`, and the tensors by their names in files."""
+    tensors = dict(families.unstack_parameters(settings, parameters))
+    config = families.write_config(settings, str(tensors["model.embed_tokens.weight"].dtype))
+    config |= {"eos_token_id": list(tokenizer.eos_ids), "pad_token_id": tokenizer.pad_id}
+    return (json.dumps(config, indent=2) + "\n").encode(), tensors
 
 
 def model_digest(config: bytes, tensors: Mapping[str, np.ndarray]) -> str:
