@@ -92,6 +92,8 @@ class LanguageSettings(TracedSettings):
       clip, clip_high: clipping of ratios to [1 - clip, 1 + clip_high]; `clip_high` null for the same.
       gamma, gae_lambda, value_coefficient: of the critic.
       max_grad_norm, adam_beta1, adam_beta2, adam_eps, weight_decay: of the optimiser, AdamW.
+      transforms: the game's reward transforms, for runs that choose none of their own; null for advantages of
+        the critic.
       total_updates: length of the schedules; null for the run's.
       compute_dtype: "float32" or "bf16", of the base and of hidden states.
       remat: whether layers are computed again in the backward pass.
@@ -160,6 +162,7 @@ class LanguageSettings(TracedSettings):
     adam_beta1: float = 0.9
     adam_beta2: float = 0.999
     weight_decay: float = 0.0
+    transforms: Any = None
     total_updates: int | None = None
     compute_dtype: str = "float32"
     remat: bool = True

@@ -16,9 +16,8 @@ import numpy as np
 
 from algos.language.families import make_decoder_settings
 from algos.language.model import DecoderSettings, init_decoder
-from algos.language.settings import FRESH, MADE, WARM, FreshSettings, LanguageSettings
+from algos.language.settings import MADE, WARM, FreshSettings, LanguageSettings
 from algos.language.task import Base
-from algos.types import PyTree
 from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.language.folders import digest_model, load_model, save_model
 from jaxmarl_echelon.language.language import Language
@@ -28,7 +27,6 @@ from jaxmarl_echelon.training.config.warm_start import train_on_legal_play
 FOLDER = "base"
 # A base of a folder that is larger stays where it is, named by path and digest.
 COPIED = 50_000_000
-SPARE = 64
 
 
 def load_base(config: RunConfig, name: str) -> Base:
@@ -92,7 +90,7 @@ def fresh_architecture(fresh: FreshSettings, language: Language) -> DecoderSetti
         theta=fresh.theta,
         eps=1e-6,
         tied=True,
-        max_positions=language.prompt_length + longest + SPARE,
+        max_positions=language.prompt_length + longest + 64,
     )
 
 

@@ -83,6 +83,8 @@ def build_run_config(config: DictConfig, env: Environment | None = None) -> RunC
     agents = {role: role_assignment.agents_per_learner(env, acting, role, pool) for role in learning}
     algo = instantiate_node(_sized(config.algo, config.num_envs, next(iter(agents.values()), None)), "algo")
     _require("algo", config.algo, algo, "make")
+    if not transforms and isinstance(own := getattr(algo, "transforms", None), TransformSettings):
+        transforms = own
     return RunConfig(
         env=env,
         algo=algo,

@@ -152,7 +152,7 @@ class RunConfig:
         for role, algo in self.algos.items():
             if algo.reads_text and role not in self.env.language:
                 raise ValueError(
-                    f"algo={type(algo).__name__}: {role} of {self.env.spec.name} has no prompts to read; it "
+                    f"algo={type(algo).__name__}: {role} of {self.env.spec.name} has no prompts; "
                     "needs a text game with env.face=text"
                 )
             if role in self.env.language and not algo.reads_text:

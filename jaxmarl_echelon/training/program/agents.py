@@ -19,10 +19,10 @@ from jaxmarl_echelon.selfplay.credit import AdvantageTransforms, make_advantage_
 from jaxmarl_echelon.selfplay.pool import make_pool
 from jaxmarl_echelon.training.acting import controllers
 from jaxmarl_echelon.training.config import build
+from jaxmarl_echelon.training.config.base_models import load_base
 from jaxmarl_echelon.training.config.input_files import split_role
 from jaxmarl_echelon.training.config.role_assignment import FROZEN, LEARNERS, PER_AGENT, POOL, SHARED
 from jaxmarl_echelon.training.config.run_config import RunConfig
-from jaxmarl_echelon.training.config.base_models import load_base
 from jaxmarl_echelon.training.opponents.pool_role import PoolRole, simultaneous_pool_controller
 from jaxmarl_echelon.training.rollouts import turn_based_pool
 
