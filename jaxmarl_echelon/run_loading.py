@@ -7,7 +7,7 @@ from jaxmarl_echelon import checkpoints, command_line, optional_packages
 from jaxmarl_echelon.training.acting.random_streams import run_key
 from jaxmarl_echelon.training.config import build, input_files
 from jaxmarl_echelon.training.config.role_assignment import FROZEN
-from jaxmarl_echelon.training.program.agents import make_actors
+from jaxmarl_echelon.training.program.agents import make_actors, require_same_worlds
 from jaxmarl_echelon.training.program.program import make_program
 
 
@@ -43,7 +43,9 @@ def load_run(path: str, name: str, overrides=(), *, policy_only: bool = False):
     input_files.require_unchanged_files(
         read, input_files.hash_input_files(run_config, learning=False), folder.parent.parent, held
     )
-    program = make_program(run_config, make_actors(run_config))
+    agents = make_actors(run_config)
+    require_same_worlds(folder, facts, agents)
+    program = make_program(run_config, agents)
     like = jax.eval_shape(lambda key: program.policy(program.init(key)), run_key(run_config.seed))
     before = facts["config"].get("controllers") or {}
     other = {

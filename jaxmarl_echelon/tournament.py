@@ -96,9 +96,10 @@ def main() -> None:
             raise command_line.UsageError(f"--{option}={value}: must be at least {least}")
     if arguments.rating not in SYSTEMS:
         raise command_line.UsageError(f"--rating={arguments.rating}: must be one of {', '.join(SYSTEMS)}")
-    policies = {}
+    policies, worlds = {}, set()
     for path in arguments.paths:
         found, program, sides = load_entrants(path, arguments.checkpoint, arguments.snapshots)
+        worlds.add(sides.agent.digest)
         round_robin.require_even_seats(program.env.spec, arguments.games)
         if repeated := policies.keys() & found.keys():
             raise ValueError(f"{path}: duplicate entry {min(repeated)}; runs must have different names")
@@ -106,6 +107,8 @@ def main() -> None:
     shapes = {str(jax.tree.map(jnp.shape, policy)) for policy in policies.values()}
     if len(shapes) > 1:
         raise ValueError(f"{' '.join(arguments.paths)}: must have networks of one shape")
+    if len(worlds) > 1:
+        raise ValueError(f"{' '.join(arguments.paths)}: must be trained on one base model")
     together = jax.tree.map(lambda *x: jnp.stack(x), *policies.values())
     play = jax.jit(
         lambda policies, key, world: round_robin.play_round_robin(

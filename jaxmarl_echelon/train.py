@@ -25,7 +25,7 @@ from jaxmarl_echelon.config_sources import MAIN, Sources
 from jaxmarl_echelon.envs import contract
 from jaxmarl_echelon.tracking import tables
 from jaxmarl_echelon.tracking.base import Tracker
-from jaxmarl_echelon.training.config import build, input_files
+from jaxmarl_echelon.training.config import base_models, build, input_files
 from jaxmarl_echelon.training.host import devices, loop, memory, variants, vectorized_runs
 from jaxmarl_echelon.training.host import resume as resuming
 from jaxmarl_echelon.training.host.devices import DeviceLayout
@@ -168,6 +168,7 @@ class Job(NamedTuple):
       plans: role name to `UpdateSizes`, for roles that learn from segments.
       layout: the devices.
       held: see `files.policy_runs_in_state`.
+      store: `(folder)`, writes what the run has made for itself into its folder, such as base models.
     """
 
     resolved: dict
@@ -179,6 +180,7 @@ class Job(NamedTuple):
     plans: dict[str, UpdateSizes]
     layout: DeviceLayout
     held: Collection[str] = ()
+    store: Callable[[Path], None] = lambda folder: None
 
 
 def read_job(config: DictConfig, choices: dict[str, str], layout: DeviceLayout = devices.ALONE) -> Job:
@@ -202,7 +204,8 @@ def read_job(config: DictConfig, choices: dict[str, str], layout: DeviceLayout =
         plans = build.update_sizes_of_learners(members[0].config)
         names = tuple(member.name for member in members)
         held = input_files.policy_runs_in_state(members[0].config)
-        return Job(resolved, together, restore, needed, names, score, plans, layout, held)
+        store = partial(base_models.store_bases, members[0].config, resolved)
+        return Job(resolved, together, restore, needed, names, score, plans, layout, held, store)
     run = build.build_run_config(config)
     resolved = input_files.with_absolute_paths(resolved, input_files.hash_input_files(run))
     contract.require_traces(run.env)
@@ -212,9 +215,9 @@ def read_job(config: DictConfig, choices: dict[str, str], layout: DeviceLayout =
     restore = partial(resuming.read_checkpoint, run, program)
     score = program.env.spec.score
     plans = build.update_sizes_of_learners(run)
-    return Job(
-        resolved, alone, restore, needed, (), score, plans, layout, input_files.policy_runs_in_state(run)
-    )
+    held = input_files.policy_runs_in_state(run)
+    store = partial(base_models.store_bases, run, resolved)
+    return Job(resolved, alone, restore, needed, (), score, plans, layout, held, store)
 
 
 def execute_job(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None = None) -> dict[str, Any]:
@@ -281,6 +284,7 @@ def execute_locked_job(
 def announce_job(job: Job, folder: Path) -> None:
     """Writes the configuration, and prints devices and sizes of the run."""
     folder.mkdir(parents=True, exist_ok=True)
+    job.store(folder)
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(job.resolved)))
     print(f"device: {devices.describe_devices(job.layout.number)}")
     if job.layout.number > 1:

@@ -22,7 +22,7 @@ from algos.language.task import AnswerTask, Base
 from algos.on_policy.returns import gae
 from algos.on_policy.traced_settings import apply_schedules
 from algos.optim.optimizers import make_optimizer
-from algos.types import Agent, Metrics, PyTree, Rollout
+from algos.types import Agent, PyTree, Rollout
 
 
 def make_answer_mode(config: Any, task: AnswerTask) -> AnswerMode:
@@ -109,7 +109,8 @@ def make_language_agent(
             rows = answer_rows(task, state, rollout, hyper)
             state, metrics = learn_from_answers(config, mode, bind, optimizer, state, key, rows, hyper)
             metrics |= {name: hyper[name] for name in config.scheduled_names()}
-            return state.replace(updates=state.updates + 1), metrics | answer_metrics(rollout, mode.width)
+            metrics["utilisation"] = used_places(rollout, mode.width)
+            return state.replace(updates=state.updates + 1), metrics
 
         return Agent(
             init=init,
@@ -185,22 +186,7 @@ def answer_rows(task: AnswerTask, state: LanguageState, rollout: Rollout, hyper)
     return jax.tree.map(lambda x: x.reshape((alive.size,) + x.shape[alive.ndim :]), rows)
 
 
-def answer_metrics(rollout: Rollout, width: int) -> Metrics:
-    """Computes shares of formed and legal answers, tokens per answer, and the share of places that were used.
-
-    Means are over decisions; NaN without any.
-    """
-    alive, said = rollout.alive, rollout.extras
-    number = alive.sum(dtype=jnp.float32)
-
-    def mean(x):
-        total = jnp.where(alive, x, 0.0).sum()
-        return jnp.where(number > 0, total / jnp.maximum(number, 1.0), jnp.nan)
-
-    tokens = mean(said["chosen"].sum(-1).astype(jnp.float32))
-    return {
-        "formed": mean(said["formed"].astype(jnp.float32)),
-        "legal": mean(said["legal"].astype(jnp.float32)),
-        "answer_tokens": tokens,
-        "utilisation": tokens / width * number / alive.size,
-    }
+def used_places(rollout: Rollout, width: int) -> jax.Array:
+    """Share of the computed places of answers that hold a token which was chosen by a seat that decided."""
+    used = jnp.where(rollout.alive, rollout.extras["chosen"].sum(-1), 0)
+    return used.sum() / (rollout.alive.size * width)

@@ -84,7 +84,12 @@ def learn_from_answers(
 
     keys = jax.random.split(collectives.fold_shard_into_key(key), config.epochs)
     (params, moments), found = lax.scan(epoch, (state.params, state.optimizer), keys)
-    return state.replace(params=params, optimizer=moments), _step_metrics(found)
+    metrics = _step_metrics(found)
+    if state.start is None:
+        del metrics["kl_start"]
+    if state.params.value is None:
+        del metrics["value_loss"]
+    return state.replace(params=params, optimizer=moments), metrics
 
 
 def _row_order(key: jax.Array, alive: jax.Array, *, shuffle: bool) -> jax.Array:

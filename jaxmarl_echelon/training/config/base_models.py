@@ -21,6 +21,7 @@ from algos.language.task import Base
 from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.language.folders import digest_model, load_model, save_model
 from jaxmarl_echelon.language.language import Language
+from jaxmarl_echelon.training.config import input_files
 from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.config.warm_start import train_on_legal_play
 
@@ -109,8 +110,10 @@ def store_bases(config: RunConfig, resolved: dict[str, Any], folder: Path) -> No
         if not (place / "config.json").exists():
             parameters = jax.tree.map(lambda x: np.asarray(x, np.float32), base.parameters)
             save_model(place, base.settings, parameters, config.env.language[name].tokenizer)
+        place = place.resolve()
+        resolved[input_files.KEY] |= input_files.digest_folder(place)
         for node in _nodes_with_base(resolved, algo.base):
-            node["base"] = str(place.resolve())
+            node["base"] = str(place)
 
 
 def _nodes_with_base(resolved: Mapping[str, Any], base: str) -> list[dict]:

@@ -57,6 +57,11 @@ def hash_input_files(config: RunConfig, *, learning: bool = True) -> Files:
     return {os.path.abspath(name): digests for name, digests in found.items()}
 
 
+def digest_folder(folder: Path) -> Files:
+    """Returns the digests of all files of a folder, by its absolute path."""
+    return {os.path.abspath(folder): _digests(str(folder), sorted(folder.glob("*.*")))}
+
+
 def split_role(path: str, roles: Iterable[str]) -> tuple[str, str | None]:
     """Splits `PATH@ROLE` into path and role; the role is None unless it is one of `roles`."""
     stem, _, role = path.rpartition("@")

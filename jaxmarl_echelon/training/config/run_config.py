@@ -157,8 +157,8 @@ class RunConfig:
                 )
             if role in self.env.language and not algo.reads_text:
                 raise ValueError(
-                    f"env.face=text: {type(algo).__name__} reads numbers; needs env.face=moves, or a language "
-                    "learner such as algo=reinforce_lm"
+                    f"env.face=text: {type(algo).__name__} reads numbers; needs env.face=moves, or a "
+                    "language learner such as algo=reinforce_lm"
                 )
             if algo.reads_text and not self.transforms and getattr(algo, "critic", None) == "none":
                 raise ValueError(

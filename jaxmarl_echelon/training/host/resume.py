@@ -20,6 +20,7 @@ from jaxmarl_echelon.training.config import build, input_files
 from jaxmarl_echelon.training.config.build import TASK
 from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.host.run_record import RunProgress, versioned_name
+from jaxmarl_echelon.training.program.agents import require_same_worlds
 from jaxmarl_echelon.training.program.program import Program, has_traced_hyperparameters
 
 MISSING = "nothing"
@@ -241,6 +242,7 @@ def restore_run(program: Program, checkpoint: Path, like: RunState) -> RunState:
       CheckpointError: as `checkpoints.restore_run`, and for another version of the environment.
     """
     require_environment(program, checkpoint)
+    require_same_worlds(checkpoint, checkpoints.read_metadata(checkpoint), program.agents)
     return program.renewed(checkpoints.restore_state(checkpoint, without_hyperparameters(program, like)))
 
 

@@ -19,10 +19,12 @@ from jaxmarl_echelon.selfplay.pool import EMPTY
 from jaxmarl_echelon.selfplay.report import KINDS, PAST
 from jaxmarl_echelon.tracking.base import RunInfo, Tracker
 from jaxmarl_echelon.tracking.statistics import ScoreSums, score_interval, sum_scores
+from jaxmarl_echelon.training.acting.answer_statistics import TOKENS
 from jaxmarl_echelon.training.acting.episode_statistics import results_per_episode
 from jaxmarl_echelon.training.config.role_assignment import POOL
 from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.host import selection_score
+from jaxmarl_echelon.training.program.agents import WORLDS, agent_digests
 from jaxmarl_echelon.training.program.evaluation import Evaluation
 from jaxmarl_echelon.training.program.program import Assessment, Program, Report
 
@@ -135,6 +137,10 @@ class RunRecord:
                 self._entries({name: values[index] for name, values in reports.entries.items()})
             metrics["train/episodes"] = float(self.progress.episodes)
             metrics["time/steps_per_second"] = chunk * self.program.steps_per_update / seconds
+            if TOKENS in metrics:
+                total = float(reports.metrics[TOKENS].sum())
+                metrics["time/tokens_per_second"] = total / seconds
+                del metrics[TOKENS]
             metrics["time/train_seconds"] = self.progress.seconds
             self.rating = metrics.get(selection_score.rating_column(self.config))
             self._log(metrics | self._stage(metrics))
@@ -362,6 +368,8 @@ class RunRecord:
             "environment": versioned_name(self.program.env.spec),
             "versions": package_versions(),
         }
+        if worlds := agent_digests(self.program.agents):
+            facts[WORLDS] = worlds
         phases = tuple(name for name in names if holds_policy_only(name))
         whole = tuple(name for name in names if name not in phases)
         if whole:

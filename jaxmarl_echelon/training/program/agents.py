@@ -4,7 +4,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +26,9 @@ from jaxmarl_echelon.training.config.role_assignment import FROZEN, LEARNERS, PE
 from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.opponents.pool_role import PoolRole, simultaneous_pool_controller
 from jaxmarl_echelon.training.rollouts import turn_based_pool
+
+# Key of a checkpoint's metadata with the digests of its policies' worlds.
+WORLDS = "worlds"
 
 
 def make_agents(config: RunConfig, *, tuned: bool = False) -> dict[str, Agent]:
@@ -159,6 +163,31 @@ def acts_by_same_program(ours: Agent, theirs: FrozenPolicy, role: Role) -> bool:
     return ours == other and all(map(np.array_equal, our_consts, their_consts))
 
 
+def agent_digests(agents: Mapping[str, Agent]) -> dict[str, str]:
+    """Returns the digests of the worlds of agents that have one, by name."""
+    return {name: agent.digest for name, agent in agents.items() if agent.digest}
+
+
+def require_same_worlds(folder: Path, facts: Mapping[str, Any], agents: Mapping[str, Agent]) -> None:
+    """Checks that agents have the worlds that the policies of a checkpoint belong to.
+
+    Args:
+      folder: the checkpoint, for the message.
+      facts: its metadata.
+      agents: by name.
+
+    Raises:
+      CheckpointError: one line with both digests.
+    """
+    trained = facts.get(WORLDS) or {}
+    for name, digest in agent_digests(agents).items():
+        if name in trained and trained[name] != digest:
+            raise checkpoints.CheckpointError(
+                f"{folder}: {name} was trained on a base model with the digest {trained[name][:12]}, "
+                f"this one has {digest[:12]}"
+            )
+
+
 def act_in_world(agent: Agent, world: PyTree, *inputs: PyTree) -> tuple:
     """Acts over a world that is an argument, so that it is not part of the traced program."""
     return agent.in_worlds({agent.digest: world}).act(*inputs)
@@ -245,6 +274,7 @@ def load_frozen_policy(config: RunConfig, role: str, path: str, where: str, agen
             f"{where}: that run trained one policy for each of {other.size} agents, here are {agents}"
         )
     agent = make_learner(theirs, learnt)
+    require_same_worlds(folder, checkpoints.read_metadata(folder), {learnt: agent})
     like = jax.eval_shape(lambda key: agent.policy_state(agent.init(key)), jax.random.key(0))
     # Only the actor is used, which takes no critic observations.
     agent = agent._replace(asymmetric=False)

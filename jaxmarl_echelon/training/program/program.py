@@ -17,8 +17,8 @@ from jaxmarl_echelon.selfplay import diversity, league_pool
 from jaxmarl_echelon.selfplay import pool as pool_lib
 from jaxmarl_echelon.selfplay import report as pool_report
 from jaxmarl_echelon.selfplay.league import LeagueMembership
+from jaxmarl_echelon.training.acting import answer_statistics, episode_statistics
 from jaxmarl_echelon.training.acting import controllers as controllers_lib
-from jaxmarl_echelon.training.acting import episode_statistics
 from jaxmarl_echelon.training.acting.random_streams import Stream, split_initial, split_update, stream_key
 from jaxmarl_echelon.training.acting.state import RunState
 from jaxmarl_echelon.training.config.run_config import RunConfig
@@ -477,6 +477,7 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
         )
     run, collected = collect(collector, run, own_keys.rollout, lambda k: curriculum.draw(k, run.curriculum))
     policies, losses = dict(run.policies), dict(collected.metrics)
+    said = answer_statistics.answer_metrics(collected.rollouts)
     credit, rollouts = apply_reward_transforms(collector, run, collected)
     keys = jax.random.split(own_keys.learning, len(collector.agents))
     for k, (role, agent) in zip(keys, collector.agents.items(), strict=True):
@@ -509,7 +510,7 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
         prefix = "losses" if len(roles) == 1 else f"losses/{role}"
         metrics |= {f"{prefix}/{name}": value for name, value in losses[role].items()}
     metrics |= episode_statistics.recent_metrics(run.recent, collector.env.spec, roles)
-    metrics |= curriculum.metrics(run.curriculum)
+    metrics |= said | curriculum.metrics(run.curriculum)
     metrics |= episode_statistics.quarantine_metrics(collected.quarantined)
     rows = episode_statistics.episode_rows(finished, collector.env.spec, roles, config.episode_rows)
     entries = {}

@@ -1,0 +1,41 @@
+"""Statistics of what language policies say in a rollout."""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+
+from algos.types import Rollout
+
+TOKENS = "train/tokens"
+
+
+def answer_metrics(rollouts: Mapping[str, Rollout]) -> dict[str, jax.Array]:
+    """Computes shares of formed and of illegal answers, and tokens per prompt and answer.
+
+    Means are over the decisions of all learners that read prompts; NaN without any. `train/tokens` counts the
+    tokens that were read and written for them. Empty without such a learner.
+    """
+    told = [one for one in rollouts.values() if _reads_prompts(one)]
+    if not told:
+        return {}
+    number = sum(one.alive.sum(dtype=jnp.float32) for one in told)
+
+    def mean(value):
+        total = sum(jnp.where(one.alive, value(one), 0.0).sum() for one in told)
+        return jnp.where(number > 0, total / jnp.maximum(number, 1.0), jnp.nan)
+
+    answer = mean(lambda one: one.extras["chosen"].sum(-1).astype(jnp.float32))
+    prompt = mean(lambda one: jnp.full(one.alive.shape, one.obs.shape[-1], jnp.float32))
+    return {
+        "train/format_rate": mean(lambda one: one.extras["formed"].astype(jnp.float32)),
+        "train/invalid_rate": mean(lambda one: 1.0 - one.extras["legal"].astype(jnp.float32)),
+        "train/answer_tokens": answer,
+        "train/prompt_tokens": prompt,
+        TOKENS: jnp.where(number > 0, number * (answer + prompt), 0.0),
+    }
+
+
+def _reads_prompts(rollout: Rollout) -> bool:
+    """Whether a rollout's decisions were said."""
+    return isinstance(rollout.extras, dict) and "formed" in rollout.extras
