@@ -65,7 +65,7 @@ def make_language_agent(
         def bind(params: LanguageParams):
             return bind_reader(base.settings, world, params.adapters, remat=config.remat)
 
-        def say(params, key, obs, mask) -> tuple[Generated, jax.Array, dict[str, jax.Array]]:
+        def say(params, key, obs, mask):
             batch = obs.shape[:-1]
             prompts, masks = (x.reshape(-1, x.shape[-1]) for x in (obs, mask))
             allowed = task.legal_answers(masks)
@@ -76,18 +76,17 @@ def make_language_agent(
             told |= {"formed": said.formed, "legal": verdict}
             if params.value is not None:
                 told["value"] = params.value(said.hidden)
+            spelled = mode.spell(said)
             split = partial(jax.tree.map, lambda x: x.reshape(batch + x.shape[1:]))
-            return said, split(action), split(told)
+            return split(action), {"said": split(spelled)}, split(told)
 
         def act(state, key, obs, carry, reset, mask):
             del carry, reset
-            _, action, told = say(state.params, key, obs, mask)
-            return action, {"said": told["tokens"]}, told
+            return say(state.params, key, obs, mask)
 
         def greedy(state, obs, carry, reset, mask):
             del carry, reset
-            _, action, told = say(state.params, None, obs, mask)
-            return action, {"said": told["tokens"]}
+            return say(state.params, None, obs, mask)[:2]
 
         def value(state, obs, carry, reset, mask):
             del carry, reset, mask
@@ -114,7 +113,7 @@ def make_language_agent(
 
         return Agent(
             init=init,
-            initial_carry=lambda batch: {"said": jnp.zeros((*batch, mode.width), jnp.int32)},
+            initial_carry=lambda batch: {"said": jnp.full((*batch, mode.spelled), -1, jnp.int32)},
             act=act,
             greedy=greedy,
             value=value if config.critic == "head" else None,

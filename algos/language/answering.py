@@ -1,6 +1,7 @@
 """Ways to answer: constrained to legal answers, to all answers, or free text, with thoughts before or not."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -22,13 +23,17 @@ class AnswerMode(NamedTuple):
         tokens.
       score: `(reader, prompt, allowed, tokens [R, w], chosen [R, w]) -> (Scored, hidden [R, d])`, with the
         hidden state at the end of the prompt.
+      spell: `(Generated) -> int32 [R, s]`, all that was said in order, forced tokens included; -1 for none.
       width: w, tokens of an answer.
+      spelled: s, tokens that `spell` returns.
       choices: the most tokens of an answer that are chosen among several.
     """
 
     generate: Callable[..., Generated]
     score: Callable[..., tuple[Scored, jax.Array]]
+    spell: Callable[[Generated], jax.Array]
     width: int
+    spelled: int
     choices: int
 
 
@@ -42,7 +47,21 @@ def make_constrained_mode(trie: AnswerTrie, how: SamplingSettings, *, legal: boo
         del chosen
         return score_answers(reader, trie, prompt, allowed | (not legal), tokens, how)
 
-    return AnswerMode(generate, score, trie.width, max(trie.choices, 1))
+    spelled = len(trie.prefix) + trie.width
+    return AnswerMode(generate, score, partial(spell_answer, trie), trie.width, spelled, max(trie.choices, 1))
+
+
+def spell_answer(trie: AnswerTrie, said: Generated) -> jax.Array:
+    """Returns the tokens of answers of the trie, `[R, s]`: the shared beginning and the rest; -1 for none."""
+    tokens = said.tokens[:, -trie.width :]
+    there = jnp.arange(trie.width) < jnp.asarray(trie.lengths)[jnp.maximum(said.answer, 0)][:, None]
+    shared = append_prefix(trie, jnp.zeros((tokens.shape[0], 0), jnp.int32))
+    return jnp.concatenate([shared, jnp.where(there, tokens, -1)], axis=1)
+
+
+def spell_text(said: Generated) -> jax.Array:
+    """Returns the tokens of free text, `[R, w]`; -1 after its end."""
+    return jnp.where(said.chosen, said.tokens, -1)
 
 
 def make_free_mode(
@@ -62,7 +81,7 @@ def make_free_mode(
         hidden = reader.hidden(whole)[:, prompt.shape[1] - 1 :]
         return score_text(reader, vocabulary, hidden, tokens, chosen, how), hidden[:, 0]
 
-    return AnswerMode(generate, score, width, width)
+    return AnswerMode(generate, score, spell_text, width, width, width)
 
 
 def make_thinking_mode(
@@ -119,4 +138,9 @@ def make_thinking_mode(
         both = (jnp.concatenate(x, axis=1) for x in zip(thought, said, strict=True))
         return Scored(*both), hidden[:, place - 1]
 
-    return AnswerMode(generate, score, think + trie.width, think + max(trie.choices, 1))
+    def spell(said):
+        return jnp.concatenate([spell_text(said)[:, :think], spell_answer(trie, said)], axis=1)
+
+    width = think + trie.width
+    spelled = width + len(trie.prefix)
+    return AnswerMode(generate, score, spell, width, spelled, think + max(trie.choices, 1))

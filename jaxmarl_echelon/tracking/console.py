@@ -119,6 +119,7 @@ def train_line(view: RunView, now: float) -> str:
     if "train/episode_length" in view.latest:
         parts.append(f"length {format_finite(view.value('train/episode_length'))}")
     parts += [f"{name} {format_finite(value)}" for name, value in view.results()[:3]]
+    parts += view.answers()
     losses = [(name, value) for name, value in view.losses() if not isinstance(value, str)]
     parts += [f"{name} {format_number(value)}" for name, value in losses[:3]]
     return "  ".join(parts)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from jaxmarl_echelon.tracking.base import RunInfo, Values
 from jaxmarl_echelon.tracking.csv_sink import CsvSink, read_columns
+from jaxmarl_echelon.tracking.formats import format_count, format_finite, format_percent
 from jaxmarl_echelon.tracking.statistics import Pace, Trend
 
 RECENT = 40
@@ -108,6 +109,17 @@ class RunView:
         """Returns the environment's measures (`EnvSpec.measures`) in training."""
         columns = [one.column for one in self.run.spec.measures]
         return [(name, self.latest[key]) for name in columns if (key := f"train/{name}") in self.latest]
+
+    def answers(self) -> list[str]:
+        """Returns facts about what language policies say, as text; empty where none speaks."""
+        if "train/format_rate" not in self.latest:
+            return []
+        return [
+            f"{format_count(self.value('time/tokens_per_second'))} tokens/s",
+            f"formed {format_percent(self.value('train/format_rate'))}",
+            f"legal {format_percent(1.0 - self.value('train/invalid_rate'))}",
+            f"answer {format_finite(self.value('train/answer_tokens'))} tokens",
+        ]
 
     @property
     def phases(self) -> float:

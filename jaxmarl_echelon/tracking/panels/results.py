@@ -33,6 +33,9 @@ def draw_training(view: RunView, width: int, height: int) -> Panel:
             spark = Text(draw_sparkline(view.trend(key, room)), style=ACCENT)
             table.add_row(label, Text(format_number(view.value(key)), style="bold"), spark)
     lines: list[RenderableType] = [table] if table.row_count else []
+    if answers := view.answers():
+        lines.append(Text(" · ".join(answers), no_wrap=True, overflow="ellipsis"))
+        height -= 1
     if view.recent:
         lines.append(draw_recent_outcomes(view, width))
     if not lines:

@@ -17,6 +17,7 @@ from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.host import memory, reference_scores, run_record, selection_score
 from jaxmarl_echelon.training.host import resume as resuming
 from jaxmarl_echelon.training.host.compile import compile_program
+from jaxmarl_echelon.training.host.describe_language import describe_language
 from jaxmarl_echelon.training.host.devices import ALONE, DeviceLayout, describe_devices
 from jaxmarl_echelon.training.host.run_record import DivergedError, RunProgress, RunRecord
 from jaxmarl_echelon.training.program.program import Program, evaluation_as_in_training
@@ -115,7 +116,8 @@ class RunLoop:
 
     def run(self, resume: Path | None, stop: StopSignal, stop_after: int | None) -> dict[str, Any]:
         """Runs to the end or to a stop request; returns the summary."""
-        for line in (*self.program.env.describe(), *selection_score.describe_selection(self.config)):
+        spoken = describe_language(self.config, self.program.agents)
+        for line in (*self.program.env.describe(), *spoken, *selection_score.describe_selection(self.config)):
             self.tracker.event(self.step, line)
         for line in self.program.env.left_out() if processes.is_first_process() else ():
             self.tracker.warn(self.step, line)

@@ -11,6 +11,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jax.tree_util import DictKey
 
 from algos import collectives
 from algos.types import PyTree
@@ -34,6 +35,9 @@ from jaxmarl_echelon.training.acting.decisions import (
     show_due_seat,
 )
 from jaxmarl_echelon.training.acting.state import ControllerView
+
+# Name of what a language policy said last, in its memory and in frames.
+SAID = "said"
 
 
 class Evaluation(struct.PyTreeNode):
@@ -171,7 +175,7 @@ def play_episodes(
     if seats:
         memories = {role: repeat_for_seats(memory, seats) for role, memory in memories.items()}
     reset = jnp.ones(number, bool)
-    frame = jax.vmap(record) if record else lambda *_: None
+    frame = record_frames(record, seats)
 
     def step(carry, given):
         running, memories, reset, quarantined = carry
@@ -191,10 +195,11 @@ def play_episodes(
         playing = ~now.time.over & ~quarantined
         running, memories = select_rows(playing & sound, (pack_batch(after), moved), (running, memories))
         now, quarantined = running.tree, quarantined | (playing & ~sound)
-        return (running, memories, jnp.zeros_like(reset), quarantined), frame(now.env, params, now.time)
+        shot = frame(now.env, params, now.time, memories, ply)
+        return (running, memories, jnp.zeros_like(reset), quarantined), shot
 
     state, time = begun.tree
-    first = frame(state, params, time)
+    first = frame(state, params, time, memories, 0)
     running = pack_batch(Running(state, time, initial_sums(env.spec, time)))
     carry = (running, memories, reset, ~sound)
     limit = env.spec.episode_limit
@@ -208,6 +213,26 @@ def play_episodes(
     }
     played = (carry[-1], present, sums.episode_return, sums.length, sums.results)
     return Evaluation(*collectives.gather_shards(played), frames=collectives.gather_shards(frames, 1))
+
+
+def record_frames(record: Callable | None, seats: int) -> Callable:
+    """Builds `(states, params, time, memories, ply) -> frames [E]`; None for every frame without `record`.
+
+    In turn-based games whose policies speak, a frame that is a mapping also has what the policy said at the
+    last ply under `SAID`, int32 tokens `[E, w]`; a reader must know which seats the policy played.
+    """
+    if record is None:
+        return lambda *_: None
+
+    def frame(states, params, time, memories, ply):
+        shot = jax.vmap(record)(states, params, time)
+        said = [leaf for path, leaf in jax.tree.leaves_with_path(memories) if path[-1] == DictKey(SAID)]
+        if not seats or not said or not isinstance(shot, dict):
+            return shot
+        tokens = jax.lax.dynamic_index_in_dim(said[0], ply % seats, 1, keepdims=False)
+        return shot | {SAID: tokens.reshape(tokens.shape[0], -1)}
+
+    return frame
 
 
 def summarize_evaluation(result: Evaluation, spec: EnvSpec, role: str) -> dict[str, jax.Array]:
