@@ -52,13 +52,16 @@ def action_count(space: Discrete | MultiDiscrete) -> int:
 
 
 def encode_actions(space: Discrete | MultiDiscrete, action: jax.Array) -> jax.Array:
-    """Encodes actions as integers `[...]`, from `[...]` or, for several choices, `[..., choices]`."""
+    """Encodes actions as integers `[...]`, from `[...]` or, for several choices, `[..., choices]`.
+
+    An action with a negative choice is no action of the game: `NO_MOVE`.
+    """
     if isinstance(space, Discrete):
         return action
     found = jnp.zeros(action.shape[:-1], jnp.int32)
     for choice, size in enumerate(space.sizes):
         found = found * size + action[..., choice]
-    return found
+    return jnp.where(jnp.any(action < 0, axis=-1), NO_MOVE, found)
 
 
 def record_ply(
