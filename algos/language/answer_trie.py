@@ -19,6 +19,8 @@ class AnswerTrie(NamedTuple):
       prefix: tokens that all answers begin with; they belong to the prompt.
       width: number of tokens of the longest answer, without `prefix`.
       choices: number of tokens, without `prefix`, after which every answer is determined.
+      branching: for each of these tokens, whether some node before it has several children.
+      most_choices: largest number of nodes with several children on the way to an answer.
       lo, hi: `[N + 1]` int32; below a node are the answers lo to hi - 1.
       depth: `[N + 1]` int32 number of tokens from the root.
       token: `[N + 1, C]` int32 tokens of the children; 0 for missing ones.
@@ -30,6 +32,8 @@ class AnswerTrie(NamedTuple):
     prefix: tuple[int, ...]
     width: int
     choices: int
+    branching: tuple[bool, ...]
+    most_choices: int
     lo: np.ndarray
     hi: np.ndarray
     depth: np.ndarray
@@ -69,12 +73,14 @@ def build_answer_trie(sequences: Sequence[Sequence[int]]) -> AnswerTrie:
         count = len(node.children)
         token[number, :count], following[number, :count] = list(node.children), list(node.children.values())
     lo, hi, depth = np.array([*(node[:3] for node in nodes), (0, 0, 0)], np.int32).T
-    branching = depth[:-1][[len(node.children) > 1 for node in nodes]]
+    several = np.array([len(node.children) > 1 for node in nodes])
+    choices = int(depth[:-1][several].max(initial=-1)) + 1
+    branching = tuple(bool(several[depth[:-1] == token].any()) for token in range(choices))
     width = max(map(len, rests))
     tokens = np.array([rest + (0,) * (width - len(rest)) for rest in rests], np.int32)
     lengths = np.array([len(rest) for rest in rests], np.int32)
-    choices = int(branching.max(initial=-1)) + 1
-    return AnswerTrie(prefix, width, choices, lo, hi, depth, token, following, tokens, lengths)
+    sizes = width, choices, branching, _most_choices(nodes)
+    return AnswerTrie(prefix, *sizes, lo, hi, depth, token, following, tokens, lengths)
 
 
 def _common_beginning(sequences: Sequence[Sequence[int]]) -> tuple[int, ...]:
@@ -102,6 +108,16 @@ def _grow(rests: Sequence[tuple[int, ...]]) -> list[_Node]:
             nodes.append(_Node(lo, hi, node.depth + 1, {}))
             lo = hi
     return nodes
+
+
+def _most_choices(nodes: Sequence[_Node]) -> int:
+    """Returns the largest number of nodes with several children on a path from the root."""
+    passed = [0] * len(nodes)
+    for number, node in enumerate(nodes):
+        for child in node.children.values():
+            if child != number:
+                passed[child] = passed[number] + (len(node.children) > 1)
+    return max(passed)
 
 
 def count_legal(ok: jax.Array) -> jax.Array:

@@ -1,6 +1,8 @@
 """Text face of a game: observations are prompts, and answers in brackets stand for actions."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -11,9 +13,9 @@ from jaxmarl_echelon.envs.spaces import Box
 from jaxmarl_echelon.envs.textgames.rules import FULL, STYLES, TERSE, GameRules
 from jaxmarl_echelon.language.language import Language, make_language
 from jaxmarl_echelon.language.prompts import CHATS, assemble_prompt, encode_template, wrap_in_chat
-from jaxmarl_echelon.language.tokenizers import AsciiTokenizer, Tokenizer
+from jaxmarl_echelon.language.tokenizers import AsciiTokenizer, Tokenizer, load_tokenizer
 
-AUTO = "auto"
+AUTO, ASCII = "auto", "ascii"
 FACES = MOVES, TEXT = ("moves", "text")
 
 
@@ -51,7 +53,8 @@ def make_text_face(
     Args:
       rules: the game.
       template: one of `STYLES`; `auto`: terse for the tokenizer of characters, else full.
-      tokenizer: a tokenizer, or `ascii`, that of characters, which is also `auto`.
+      tokenizer: a tokenizer, or the folder of a model that has one, or `ascii`, that of characters, which is
+        also `auto`.
       chat: one of `CHATS`, the text around prompts.
       show_legal: whether full prompts list the legal options.
 
@@ -77,5 +80,11 @@ def make_text_face(
 def _read_tokenizer(tokenizer: str | Tokenizer) -> Tokenizer:
     if not isinstance(tokenizer, str):
         return tokenizer
-    settings.read_choice("tokenizer", tokenizer, (AUTO, "ascii"))
-    return AsciiTokenizer()
+    if tokenizer in (AUTO, ASCII):
+        return AsciiTokenizer()
+    config = Path(tokenizer) / "config.json"
+    if not config.is_file():
+        raise ValueError(
+            f"env.tokenizer={tokenizer!r}: must be {AUTO}, {ASCII} or a folder with a model's config.json"
+        )
+    return load_tokenizer(config.parent, json.loads(config.read_text()))

@@ -31,10 +31,9 @@ def spell(name: str, value: int, texts: Sequence[str]) -> tuple[Piece, ...]:
     return tuple(Place(name, value, tuple(row[at] for row in rows)) for at in range(width))
 
 
-def spell_number(name: str, value: int, most: int, width: int | None = None) -> tuple[Piece, ...]:
-    """Spells a number from 0 to `most` with leading zeros, as wide as `most` by default."""
-    width = len(str(most)) if width is None else width
-    return spell(name, value, [f"{number:0{width}d}" for number in range(most + 1)])
+def spell_number(name: str, value: int, most: int) -> tuple[Piece, ...]:
+    """Spells a number from 0 to `most` with leading zeros, as wide as `most`."""
+    return spell(name, value, [f"{number:0{len(str(most))}d}" for number in range(most + 1)])
 
 
 def mark_cells(value: range, marks: str, columns: int | None = None) -> tuple[Piece, ...]:

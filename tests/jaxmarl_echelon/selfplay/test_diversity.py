@@ -55,6 +55,10 @@ def test_many_moves_are_hashed():
     space = MultiDiscrete((3, 5, 9, 5, 9))
     assert diversity.action_count(space) == 6075 and diversity.action_count(Discrete(7)) == 7
     assert int(diversity.encode_actions(space, jnp.array([2, 4, 8, 4, 8]))) == 6074
+    refused = jnp.array([[-1] * 5, [0, 0, 0, 0, -1], [0] * 5])
+    np.testing.assert_array_equal(
+        diversity.encode_actions(space, refused), [diversity.NO_MOVE, diversity.NO_MOVE, 0]
+    )
     moves = jax.random.randint(jax.random.key(0), (1, 1, 400), 0, 6075)
     plays = diversity.init(1, 1, 400).replace(kept=moves)
     distinct = jax.jit(diversity.distinct_ngram_share, static_argnums=(1, 2))

@@ -1,6 +1,7 @@
 """Negotiation: two seats trade five goods that they value differently."""
 
 from functools import partial
+from itertools import product
 
 import jax
 import jax.numpy as jnp
@@ -155,13 +156,7 @@ class Negotiation(GameRules):
 
     def answers(self, style):
         """See `GameRules`."""
-        offers = [
-            (given, n, wanted, m)
-            for given in range(5)
-            for n in range(9)
-            for wanted in range(5)
-            for m in range(9)
-        ]
+        offers = product(*map(range, self.sizes[1:]))
         yes, no = ("[accept]", "[deny]") if style == FULL else ("[yyyy]", "[nnnn]")
         return (
             *(Answer(self._offer(style, *offer), (OFFER, *offer)) for offer in offers),
@@ -208,7 +203,7 @@ class Negotiation(GameRules):
             *(piece for a, name, n, v in lines for piece in (f"{a} {name}: ", *n, " at ", *v, "\n")),
             "Turns so far: ",
             *time,
-            ". Open offer, units and good given, units and good wanted in return (.... for none): ",
+            ". Open offer of the other player, units and good given, units and good wanted (.... for none): ",
             *offer,
             "\n",
             *(legal if show_legal else ()),

@@ -9,6 +9,8 @@ import pytest
 from word_tokenizer import WordTokenizer
 
 import jaxmarl_echelon as je
+from algos.language.answer_trie import build_answer_trie
+from jaxmarl_echelon.command_line import compose_config
 from jaxmarl_echelon.envs.check_env import check_env
 from jaxmarl_echelon.envs.textgames import text_face
 from jaxmarl_echelon.envs.textgames.analysis.exploitability import build_tree
@@ -28,6 +30,7 @@ from jaxmarl_echelon.envs.textgames.games import (
 )
 from jaxmarl_echelon.envs.textgames.rules import FULL, STYLES, TERSE
 from jaxmarl_echelon.language.prompts import BLANK, FILLER, Place
+from jaxmarl_echelon.language.tokenizers import AsciiTokenizer
 
 GAMES = {
     "connect4": connect4.ConnectFour(),
@@ -238,6 +241,16 @@ def test_terse_prompts_have_the_known_widths():
     assert text_face.make_text_face(othello.Othello(), template=TERSE).language.prompt_length == 68
 
 
+def test_terse_answers_need_few_choices():
+    """One where the first token behind the bracket decides: no decoding step after the prompt."""
+    tries = {name: build_answer_trie(face(name, TERSE).language.sequences) for name in GAMES}
+    one = {name for name, trie in tries.items() if trie.choices == 1}
+    assert one == {"tictactoe", "connect4", "kuhn", "leduc", "rps"}
+    assert all(trie.prefix == (ord("[") - 28,) for trie in tries.values())
+    assert max(trie.choices for trie in tries.values()) == tries["negotiation"].choices == 4
+    assert max(trie.token.shape[1] for trie in tries.values()) <= 64
+
+
 @pytest.mark.parametrize(
     ("name", "terse", "full"),
     [
@@ -303,6 +316,16 @@ def test_what_prompts_cannot_express_is_refused_in_one_line(build, message):
         build(face="text")
 
 
+def test_the_algorithm_chooses_the_face_unless_the_environment_does():
+    chosen = ["env=textgames/nim", "algo=ppo"]
+    for overrides, face in (
+        ([], "moves"),
+        (["+algo.face=text"], "text"),
+        (["+algo.face=text", "env.face=moves"], "moves"),
+    ):
+        assert compose_config([*chosen, *overrides])[0].env.face == face
+
+
 def test_settings_choose_face_template_and_chat():
     assert not je.make("textgames/rps", rounds=10).language
     env = je.make("textgames/rps", face="text", template="full", rounds=10, chat="chatml", show_legal=False)
@@ -313,6 +336,15 @@ def test_settings_choose_face_template_and_chat():
     line = "Legal answers: [rock] [paper] [scissors]\n"
     assert shown.language[ROLE].prompt_length == language.prompt_length + len(line)
     assert je.make("textgames/kuhn", face="text").language[ROLE].template == "terse"
+
+
+def test_tokenizers_are_read_from_a_models_folder(tmp_path):
+    AsciiTokenizer().save(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    language = kuhn.make(face="text", tokenizer=str(tmp_path)).language[ROLE]
+    assert isinstance(language.tokenizer, AsciiTokenizer) and language.template == "terse"
+    with pytest.raises(ValueError, match=r"env\.tokenizer='nowhere': must be auto, ascii or a folder"):
+        kuhn.make(face="text", tokenizer="nowhere")
 
 
 def test_text_games_keep_the_contract_and_count_wins_by_forfeit():
