@@ -114,7 +114,7 @@ class TextGame(Environment):
             # Points follow from ranks, or from scores with sum 0.
             constant_sum=True,
         )
-        self.viewer = GameViewer(rules)
+        self.viewer = GameViewer(rules, self.observe, language)
 
     def default_params(self) -> dict[str, jax.Array]:
         """Returns the scores of forfeited games."""

@@ -16,6 +16,8 @@ from jaxmarl_echelon.language.prompts import CHATS, assemble_prompt, encode_temp
 from jaxmarl_echelon.language.tokenizers import AsciiTokenizer, Tokenizer, load_tokenizer
 
 AUTO, ASCII = "auto", "ascii"
+# Names of the tokenizer of characters.
+CHARACTERS = (AUTO, ASCII, "fresh", "warm")
 FACES = MOVES, TEXT = ("moves", "text")
 
 
@@ -54,7 +56,7 @@ def make_text_face(
       rules: the game.
       template: one of `STYLES`; `auto`: terse for the tokenizer of characters, else full.
       tokenizer: a tokenizer, or the folder of a model that has one, or `ascii`, that of characters, which is
-        also `auto`.
+        also that of bases that a run makes itself, `fresh` and `warm`.
       chat: one of `CHATS`, the text around prompts.
       show_legal: whether full prompts list the legal options.
 
@@ -80,11 +82,9 @@ def make_text_face(
 def _read_tokenizer(tokenizer: str | Tokenizer) -> Tokenizer:
     if not isinstance(tokenizer, str):
         return tokenizer
-    if tokenizer in (AUTO, ASCII):
+    if tokenizer in CHARACTERS:
         return AsciiTokenizer()
     config = Path(tokenizer) / "config.json"
     if not config.is_file():
-        raise ValueError(
-            f"env.tokenizer={tokenizer!r}: must be {AUTO}, {ASCII} or a folder with a model's config.json"
-        )
+        raise ValueError(f"env.tokenizer={tokenizer}: must be {ASCII} or a folder with a model's config.json")
     return load_tokenizer(config.parent, json.loads(config.read_text()))

@@ -1,5 +1,7 @@
 """Text transcripts and replay pages of recorded games, move by move."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 from jaxmarl_echelon.envs.base import Viewer
 from jaxmarl_echelon.envs.textgames.rules import GameRules
 from jaxmarl_echelon.envs.viewing.pages import PageParts, write_page
+from jaxmarl_echelon.language.language import Language
 
 NO_ANSWER = "[?]"
 PAGE = PageParts(
@@ -26,8 +29,15 @@ class GameViewer(Viewer):
 
     draws, tells = False, True
 
-    def __init__(self, rules: GameRules):
-        self.rules = rules
+    def __init__(self, rules: GameRules, observe: Callable | None = None, language: Language | None = None):
+        """Builds the viewer.
+
+        Args:
+          rules: the game.
+          observe: `(game, seat) -> prompt` where observations are prompts.
+          language: of the prompts; None where observations are numbers.
+        """
+        self.rules, self.observe, self.language = rules, observe, language
 
     @staticmethod
     def snapshot(state, params, time):
@@ -40,7 +50,11 @@ class GameViewer(Viewer):
         """Formats one recorded game, move by move; see `Viewer.text`."""
         states, scored, scores = self._game(evaluation, episode)
         lines = [f"evaluated: seat {scored}", self.rules.text(states[0].game)]
-        for move, state in zip(self._moves(states), states[1:], strict=True):
+        spoken = self._spoken(evaluation, episode, states, scored)
+        for ply, (move, state) in enumerate(zip(self._moves(states), states[1:], strict=True)):
+            if ply in spoken:
+                prompt, answer = spoken[ply]
+                lines += [f"   prompt {prompt!r}", f"   answer {answer!r}"]
             lines += [move, self.rules.text(state.game)]
         return "\n".join([*lines, _scores(scores)])
 
@@ -67,7 +81,29 @@ class GameViewer(Viewer):
             "start": " / ".join(self.rules.text(states[0].game).splitlines()),
             "moves": " ".join(moves),
             "scores": " ".join(f"{score:+g}" for score in scores),
+            **self._columns(self._spoken(evaluation, episode, states, scored)),
         }
+
+    def _columns(self, spoken: dict[int, tuple[str, str]]) -> dict[str, str]:
+        """Columns with the prompts and raw answers of the evaluated seats, as JSON lists."""
+        if self.language is None:
+            return {}
+        prompts, answers = zip(*spoken.values(), strict=True) if spoken else ((), ())
+        return {"prompts": json.dumps(prompts), "answers": json.dumps(answers)}
+
+    def _spoken(self, evaluation, episode: int, states: list[Any], scored: str) -> dict[int, tuple[str, str]]:
+        """Prompt and raw answer of each decision of the evaluated seats, by ply from 0."""
+        frames = evaluation.frames
+        if self.language is None or self.observe is None or "said" not in frames:
+            return {}
+        decode, found = self.language.tokenizer.decode, {}
+        for ply, state in enumerate(states[1:]):
+            seat = ply % self.rules.seats
+            if str(seat) in scored.split(", ") and not _is_forced(state):
+                prompt = np.asarray(self.observe(states[ply].game, seat))
+                said = np.asarray(frames["said"][ply + 1, episode])
+                found[ply] = decode(prompt), decode(said[said >= 0])
+        return found
 
     def _moves(self, states: list[Any]) -> list[str]:
         """Returns the moves in words: "3. seat 0 plays 5"."""
