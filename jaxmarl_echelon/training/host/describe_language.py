@@ -39,8 +39,8 @@ def _describe_learner(config: RunConfig, name: str, algo: LanguageSettings, agen
     )
     prompt, answer = first_prompt(config, name)
     return [
-        f"base {algo.base}: {count_parameters(base.parameters):,} parameters, {base.bytes / MB:,.2f} MB, digest "
-        f"{base.digest[:12]}; adapters {adapter:,} numbers, {4 * adapter / MB:,.2f} MB",
+        f"base {algo.base}: {count_parameters(base.parameters):,} parameters, {base.bytes / MB:,.2f} MB, "
+        f"digest {base.digest[:12]}; adapters {adapter:,} numbers, {4 * adapter / MB:,.2f} MB",
         f"prompts of {language.prompt_length} tokens, {len(language.texts):,} answers of up to {width}, "
         f"vocabulary {language.vocabulary:,}, trie of {len(task.trie.lo) - 1:,} nodes; "
         f"cache {cache / MB:,.2f} MB, bank {bank / MB:,.2f} MB",

@@ -150,11 +150,14 @@ def acts_by_same_program(ours: Agent, theirs: FrozenPolicy, role: Role) -> bool:
     """Whether a frozen policy acts by the same program as an agent; both must be untuned."""
     if ours.digest != theirs.agent.digest or not same_arrays_as(ours, theirs.state):
         return False
+    # Language policies need a mask.
+    mask = jnp.ones((1, role.size, role.action.mask_size), bool) if ours.digest else None
     state, obs = theirs.state, jnp.zeros((1, role.size, *role.observation.shape), role.observation.dtype)
 
     def program(agent: Agent) -> tuple[str, list]:
         agent = agent._replace(asymmetric=False)
-        inputs = obs, agent.initial_carry((1, role.size)), jnp.zeros((1, role.size), bool), None
+        carry, reset = agent.initial_carry((1, role.size)), jnp.zeros((1, role.size), bool)
+        inputs = obs, carry, reset, mask
         traced = jax.make_jaxpr(partial(act_in_world, agent))(agent.world, state, jax.random.key(0), *inputs)
         # The text of functions contains their addresses.
         return re.sub(r"0x[0-9a-f]+", "", str(traced)), traced.consts
