@@ -10,6 +10,7 @@ from jaxmarl_echelon.envs.base import Viewer
 from jaxmarl_echelon.envs.textgames.rules import GameRules
 from jaxmarl_echelon.envs.viewing.pages import PageParts, write_page
 
+NO_ANSWER = "[?]"
 PAGE = PageParts(
     __package__,
     ("recording", "view"),
@@ -60,7 +61,7 @@ class GameViewer(Viewer):
     def row(self, evaluation, episode: int) -> dict[str, str]:
         """Formats one recorded game as a table row; see `Viewer.row`."""
         states, scored, scores = self._game(evaluation, episode)
-        moves = (self.rules.answer(state.move) for state in states[1:] if not np.all(state.move < 0))
+        moves = (self._said(state) for state in states[1:] if not _is_forced(state))
         return {
             "seat": scored,
             "start": " / ".join(self.rules.text(states[0].game).splitlines()),
@@ -72,12 +73,19 @@ class GameViewer(Viewer):
         """Returns the moves in words: "3. seat 0 plays 5"."""
         moves = []
         for ply, state in enumerate(states[1:], 1):
-            wrong = ", which is illegal" if state.offender >= 0 else ""
-            moves.append(f"{ply}. seat {(ply - 1) % self.rules.seats} {self._done(state.move)}{wrong}")
+            moves.append(f"{ply}. seat {(ply - 1) % self.rules.seats} {self._done(state)}")
         return moves
 
-    def _done(self, move: np.ndarray) -> str:
-        return "passes" if np.all(move < 0) else f"plays {self.rules.answer(move)}"
+    def _done(self, state: Any) -> str:
+        if _is_forced(state):
+            return "passes"
+        wrong = ", which is illegal" if state.offender >= 0 else ""
+        return f"plays {self._said(state)}{wrong}"
+
+    def _said(self, state: Any) -> str:
+        """Returns the last action as text; `NO_ANSWER` if it is none of the game."""
+        known = bool(self.rules.space.contains(np.asarray(state.move)))
+        return self.rules.answer(state.move) if known else NO_ANSWER
 
     def _game(self, evaluation, episode: int) -> tuple[list[Any], str, np.ndarray]:
         """Extracts a recorded game: its states from the start, the evaluated seats, and the final scores."""
@@ -87,6 +95,11 @@ class GameViewer(Viewer):
         (present,) = (np.asarray(flag)[episode] for flag in evaluation.present.values())
         scored = ", ".join(str(seat) for seat in np.flatnonzero(present))
         return states, scored, frames["scores"][length]
+
+
+def _is_forced(state: Any) -> bool:
+    """Whether nobody decided at the last ply."""
+    return bool(np.all(state.move < 0) and state.offender < 0)
 
 
 def _scores(scores: np.ndarray) -> str:

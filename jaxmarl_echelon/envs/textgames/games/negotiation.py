@@ -9,7 +9,7 @@ from flax import struct
 
 from jaxmarl_echelon.envs.spaces import MultiDiscrete
 from jaxmarl_echelon.envs.textgames.env import TextGame
-from jaxmarl_echelon.envs.textgames.rules import GameRules, one_hot
+from jaxmarl_echelon.envs.textgames.rules import GameRules, one_hot, select_at
 
 OFFER, YES, NO = range(3)
 BASE = np.array([5, 10, 15, 25, 40], np.int32)
@@ -91,6 +91,11 @@ class Negotiation(GameRules):
         goods = jnp.where(jnp.any(gives), gives, True)
         rest = [goods, jnp.ones(9, bool), jnp.ones(5, bool), jnp.ones(9, bool)]
         return jnp.concatenate([kinds, *rest])
+
+    def allows(self, state, action):
+        """See `GameRules`; yes and no leave all choices but the first open."""
+        kind = select_at(self.legal(state)[: NO + 1], action[0])
+        return kind & ((action[0] != OFFER) | super().allows(state, action))
 
     def apply(self, key, state, action):
         """See `GameRules`."""

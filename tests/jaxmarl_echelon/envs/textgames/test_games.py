@@ -3,6 +3,7 @@
 import shutil
 import warnings
 from functools import cache, partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -227,6 +228,25 @@ def test_negotiations_move_goods_and_keep_their_totals():
     assert rules.answer([0, 0, 2, 4, 0]) == "[3a1e]"
 
 
+def test_only_offers_name_goods_that_a_seat_must_own():
+    """Without good a, "yes" and "no" are legal whatever stands in the open choices, offers of a are not."""
+    rules = negotiation.Negotiation()
+    start = rules.init(jax.random.key(4))
+    offered = play(rules, start, [[negotiation.OFFER, 1, 2, 4, 0]])
+    poor = offered.replace(owned=offered.owned.at[1, 0].set(0))
+    allows = jax.jit(rules.allows)
+    for action, legal in (
+        ([negotiation.YES, 0, 0, 0, 0], True),
+        ([negotiation.NO, 0, 0, 0, 0], True),
+        ([negotiation.OFFER, 0, 0, 1, 0], False),
+        ([negotiation.OFFER, 1, 0, 0, 0], True),
+        ([negotiation.OFFER, 1, 9, 0, 0], False),
+        ([-1, -1, -1, -1, -1], False),
+    ):
+        assert bool(allows(poor, np.array(action))) == legal, action
+    assert not bool(allows(poor.replace(open=jnp.array(False)), np.array([negotiation.YES, 1, 0, 0, 0])))
+
+
 def test_observations_do_not_reveal_hidden_information():
     """What a seat sees does not depend on the other's card, dice, pick or values."""
     for rules, change in (
@@ -258,6 +278,22 @@ def test_an_illegal_action_forfeits():
         state, time = step(jax.random.key(0), state, {ROLE: jnp.full(2, action, jnp.int32)}, params)
     assert bool(time.over) and time.info["outcome"] == env.spec.outcomes.index("invalid")
     np.testing.assert_array_equal(time.reward[ROLE], [1, -1])
+
+
+@pytest.mark.parametrize(("move", "told"), [(4, "plays [4]"), (-1, "plays [?]"), (12, "plays [?]")])
+def test_refused_moves_are_told_as_illegal_and_not_as_passes(move, told):
+    env = GAMES["tictactoe"]
+    params, step = env.default_params(), jax.jit(env.step)
+    state, time = jax.jit(env.reset)(jax.random.key(0), params)
+    frames = [env.viewer.snapshot(state, params, time)]
+    for action in (4, move):
+        state, time = step(jax.random.key(0), state, {ROLE: jnp.full(2, action, jnp.int32)}, params)
+        frames.append(env.viewer.snapshot(state, params, time))
+    recorded = jax.tree.map(lambda *steps: np.stack(steps)[:, None], *frames)
+    game = SimpleNamespace(frames=recorded, length=np.array([2]), present={ROLE: np.array([[True, False]])})
+    lines = env.viewer.text(game, 0).splitlines()
+    assert "1. seat 0 plays [4]" in lines and f"2. seat 1 {told}, which is illegal" in lines
+    assert env.viewer.row(game, 0)["moves"] == f"[4] {told.removeprefix('plays ')}"
 
 
 def test_recorded_game_is_printed_and_replayed_move_by_move(tmp_path):
