@@ -16,6 +16,7 @@ from algos.types import Block, Goal, PyTree
 from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.results import Result
 from jaxmarl_echelon.envs.spaces import Space
+from jaxmarl_echelon.language.language import Language
 
 
 @dataclass(frozen=True)
@@ -303,6 +304,7 @@ class Environment:
         scored seat is the episode's index modulo N. Without an entry, one controller plays all seats.
       blocks: per role the structure of its observations.
       goals: per role the location of goals in observations, for hindsight relabelling.
+      language: per role the prompts and answers of agents whose observations are token ids.
       viewer: renders evaluations, or None.
       comparison: compares rollouts with recordings, or None without recordings.
       ladder: name of the curriculum whose stages grade policies trained without one, or None.
@@ -318,6 +320,7 @@ class Environment:
     opponents: Mapping[str, str] = MappingProxyType({})
     blocks: Mapping[str, tuple[Block, ...]] = MappingProxyType({})
     goals: Mapping[str, Goal] = MappingProxyType({})
+    language: Mapping[str, Language] = MappingProxyType({})
     viewer: Viewer | None = None
     comparison: Comparison | None = None
     ladder: str | None = None

@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxmarl_echelon.envs.textgames.rules import GameRules, winner_scores
+from jaxmarl_echelon.envs.textgames.rules import TERSE, GameRules, winner_scores
+from jaxmarl_echelon.envs.textgames.wording import join_values, mark_cells, number_values, offer_options
+from jaxmarl_echelon.language.prompts import Place
 
 MARKS = "OX."
 
@@ -30,7 +32,14 @@ class BoardGame(GameRules):
 
     Attributes:
       rows, columns: size of the board in cells.
+      letter: first letter of terse prompts.
+      rules_text: the rules, as in full prompts.
+      answer_text: how to answer, as in full prompts.
     """
+
+    letter: str
+    rules_text: str
+    answer_text: str
 
     def __init__(self, rows: int, columns: int):
         """Sets the size of the board, and the length of an observation."""
@@ -41,6 +50,28 @@ class BoardGame(GameRules):
         """See `GameRules`."""
         planes = [state.cells == seat, state.cells == 1 - seat, jnp.arange(2) == seat]
         return jnp.concatenate(planes).astype(jnp.float32)
+
+    def values(self, state, seat):
+        """See `GameRules`."""
+        cells = jnp.where(state.cells < 0, MARKS.index("."), state.cells)
+        return join_values(seat, cells, self.own_options(state, seat))
+
+    def template(self, style, show_legal=True):
+        """See `GameRules`."""
+        (seat,), cells, legal = number_values(1, self.rows * self.columns, self.space.n)
+        mark = Place("mark", seat, ("O", "X"))
+        if style == TERSE:
+            return (self.letter, mark, ":", *mark_cells(cells, MARKS), ">")
+        return (
+            f"{self.rules_text}\nYou are player ",
+            Place("seat", seat, ("0", "1")),
+            " and place the mark ",
+            mark,
+            ". The board, with . for a free cell:\n",
+            *mark_cells(cells, MARKS, self.columns),
+            *offer_options([answer.text for answer in self.answers(style)], legal, show_legal),
+            f"{self.answer_text}\n",
+        )
 
     def text(self, state):
         """See `GameRules`."""

@@ -14,12 +14,13 @@ from algos.types import PyTree
 from jaxmarl_echelon.envs import settings
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, TimeStep
 from jaxmarl_echelon.envs.results import Result, share_beaten
-from jaxmarl_echelon.envs.spaces import Box
-from jaxmarl_echelon.envs.textgames import scripts
+from jaxmarl_echelon.envs.textgames import scripts, text_face
 from jaxmarl_echelon.envs.textgames.rules import GameRules, select_at
 from jaxmarl_echelon.envs.textgames.transcript import GameViewer
+from jaxmarl_echelon.language.tokenizers import Tokenizer
 
 ROLE = "player"
+WON_BY_INVALID = "won_by_invalid"
 
 
 class GameState(struct.PyTreeNode):
@@ -48,10 +49,12 @@ class TextGame(Environment):
 
     Results: `score/i`, the final score of seat i; per agent `points`, `win`, `loss` and `payoff` (the score);
     and the outcome of the game. `points` is 1 for a win and 0.5 for a draw. In games with stakes it is
-    0.5 + 0.5 * score / stakes, clipped to [0, 1].
+    0.5 + 0.5 * score / stakes, clipped to [0, 1]. With prompts as observations, `won_by_invalid` counts per
+    agent the games that another seat forfeited.
 
     Attributes:
       rules: the game.
+      observe: `(game, seat) -> observation` of a state of the rules.
     """
 
     def __init__(
@@ -62,6 +65,11 @@ class TextGame(Environment):
         opponent: str | None = "random",
         invalid_reward: float = -1.0,
         invalid_other: float = 1.0,
+        face: str = text_face.MOVES,
+        template: str = text_face.AUTO,
+        tokenizer: str | Tokenizer = text_face.AUTO,
+        chat: str = "none",
+        show_legal: bool = True,
     ):
         """Builds the environment.
 
@@ -71,9 +79,12 @@ class TextGame(Environment):
           opponent: script that plays the other seats in evaluations; None: the learner itself.
           invalid_reward: score of a seat that forfeits.
           invalid_other: score of the other seats after a forfeit.
+          face: `moves`, observations of numbers, or `text`, prompts of token ids.
+          template, tokenizer, chat, show_legal: of prompts, see `text_face.make_text_face`.
 
         Raises:
           ValueError: one line, for an invalid setting.
+          NotImplementedError: for prompts of a game that has none.
         """
         self.rules = rules
         players = {"random": scripts.random_legal(rules)} | dict(own_scripts)
@@ -85,13 +96,16 @@ class TextGame(Environment):
             "invalid_reward": jnp.float32(settings.read_number("invalid_reward", invalid_reward)),
             "invalid_other": jnp.float32(settings.read_number("invalid_other", invalid_other)),
         }
+        wording = {"template": template, "tokenizer": tokenizer, "chat": chat, "show_legal": show_legal}
+        self.observe, observation, language = text_face.make_face(rules, face, **wording)
+        self.language = {} if language is None else {ROLE: language}
         self.spec = EnvSpec(
             name=rules.name,
             version=1,
-            roles=(Role(ROLE, rules.seats, Box((rules.features,), 0.0, 1.0), rules.space),),
+            roles=(Role(ROLE, rules.seats, observation, rules.space),),
             decision_period=0.0,
             episode_limit=rules.plies,
-            results=_results(rules.seats),
+            results=_results(rules.seats, text=language is not None),
             score="points",
             late=True,
             turns=rules.seats,
@@ -154,19 +168,26 @@ class TextGame(Environment):
         over, scores = self.over(state), self.scores(state, params)
         ended = jnp.broadcast_to(over, seats.shape)
         return TimeStep(
-            obs={ROLE: jax.vmap(rules.observe, (None, 0))(state.game, seats)},
+            obs={ROLE: jax.vmap(self.observe, (None, 0))(state.game, seats)},
             reward={ROLE: scores},
             terminated={ROLE: ended},
             truncated={ROLE: jnp.zeros_like(ended)},
             alive={ROLE: due},
             action_mask={ROLE: jnp.where(due[:, None], rules.legal(state.game), True)},
             over=over,
-            info=_info(scores, over, state.offender, rules.stakes),
+            info=_info(scores, over, state.offender, rules.stakes) | self._forfeits(state),
             present={ROLE: jnp.ones_like(ended)},
         )
 
+    def _forfeits(self, state: GameState) -> dict[str, jax.Array]:
+        """Returns which seats win by another's illegal answer, if observations are prompts."""
+        if not self.language:
+            return {}
+        others = jnp.arange(self.rules.seats) != state.offender
+        return {WON_BY_INVALID: ((state.offender >= 0) & others).astype(jnp.float32)}
 
-def _results(seats: int) -> tuple[Result, ...]:
+
+def _results(seats: int, text: bool) -> tuple[Result, ...]:
     winners = tuple(f"seat_{seat}" for seat in range(seats))
     return (
         Result("outcome", kind="code", labels=(*winners, "draw", "invalid")),
@@ -176,6 +197,8 @@ def _results(seats: int) -> tuple[Result, ...]:
         Result("draw", kind="rate", source="outcome", among=("draw",)),
         Result("invalid", kind="rate", source="outcome", among=("invalid",)),
         Result("payoff", role=ROLE),
+        # Only where answers can be illegal: every result is part of the checkpoints of a run.
+        *((Result(WON_BY_INVALID, role=ROLE, kind="rate"),) if text else ()),
         *(Result(f"score/{seat}") for seat in range(seats)),
     )
 

@@ -7,8 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_echelon.envs.spaces import Discrete, MultiDiscrete
+from jaxmarl_echelon.language.language import Answer
+from jaxmarl_echelon.language.prompts import Piece
 
 State = Any
+TERSE, FULL = STYLES = ("terse", "full")
 
 
 class GameRules:
@@ -88,6 +91,46 @@ class GameRules:
     def answer(self, action: Any) -> str:
         """Formats an action as text in brackets (docs/reference/selfplay.md 6.3). Runs on the host."""
         raise NotImplementedError
+
+    def values(self, state: State, seat: jax.Array) -> jax.Array:
+        """Returns the integers `[R]` int32 that select the symbols of a seat's prompt, in any state.
+
+        They contain what `observe` shows to the seat, and the legal options of a seat that decides.
+        """
+        raise NotImplementedError(f"{self.name}: has no prompts")
+
+    def template(self, style: str, show_legal: bool = True) -> tuple[Piece, ...]:
+        """Returns the pieces of the prompt in one of `STYLES`; `full` ends in a newline.
+
+        Args:
+          style: `terse`, one symbol per fact, or `full`, sentences with the rules.
+          show_legal: whether `full` lists the legal options.
+
+        Raises:
+          ValueError: one line, for settings of the game that the style cannot express.
+        """
+        raise NotImplementedError(f"{self.name}: has no prompts")
+
+    def answers(self, style: str) -> tuple[Answer, ...]:
+        """Returns all answers in one of `STYLES`: by default one per option, in the words of `phrase`."""
+        options = range(self.space.mask_size)
+        return tuple(
+            Answer(self.phrase(style, option), (option,), self.synonyms(style, option)) for option in options
+        )
+
+    def phrase(self, style: str, option: int) -> str:
+        """Returns the text of an answer with a single choice: by default that of `answer`."""
+        del style
+        return self.answer(option)
+
+    def synonyms(self, style: str, option: int) -> tuple[str, ...]:
+        """Returns other texts of an answer with a single choice: by default none."""
+        del style, option
+        return ()
+
+    def own_options(self, state: State, seat: jax.Array) -> jax.Array:
+        """Masks `[n]` the legal options if `seat` decides; none otherwise."""
+        return self.legal(state) & (self.turn(state) == seat) & ~self.over(state)
 
     @property
     def sizes(self) -> tuple[int, ...]:

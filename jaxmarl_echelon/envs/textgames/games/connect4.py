@@ -11,7 +11,7 @@ from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames import scripts
 from jaxmarl_echelon.envs.textgames.boards import PlacingGame, Stones, in_line
 from jaxmarl_echelon.envs.textgames.env import TextGame
-from jaxmarl_echelon.envs.textgames.rules import replace_at
+from jaxmarl_echelon.envs.textgames.rules import FULL, replace_at
 
 ROWS, COLUMNS = 6, 7
 # Heuristic value of a line with 0..4 stones of one side and none of the other; four stones win.
@@ -40,6 +40,12 @@ class ConnectFour(PlacingGame):
     """
 
     name = "connect4"
+    letter = "C"
+    rules_text = (
+        "Connect Four on six rows and seven columns, numbered from 0 to 6 from the left. A mark drops to the "
+        "lowest free cell of its column, and four own marks in a row, column or diagonal win."
+    )
+    answer_text = "Answer with a column that is not full in brackets, for example [3]."
     space = Discrete(COLUMNS)
 
     def __init__(self):
@@ -62,6 +68,10 @@ class ConnectFour(PlacingGame):
     def answer(self, action):
         """See `Rules`."""
         return f"[{int(action)}]"
+
+    def synonyms(self, style, option):
+        """See `GameRules`."""
+        return (f"[col {option}]",) if style == FULL else ()
 
 
 def line_values(stones: jax.Array) -> jax.Array:

@@ -10,10 +10,13 @@ from flax import struct
 
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames.env import TextGame
-from jaxmarl_echelon.envs.textgames.rules import GameRules, one_hot, replace_at, select_at
+from jaxmarl_echelon.envs.textgames.rules import FULL, TERSE, GameRules, one_hot, replace_at, select_at
+from jaxmarl_echelon.envs.textgames.wording import join_values, number_values, offer_options
+from jaxmarl_echelon.language.prompts import Place
 
 CHECK, BET, CALL, FOLD = range(4)
 CARDS = "JQK"
+LETTERS, NAMES = "kbcf", ("check", "bet", "call", "fold")
 DEALS = np.array(list(permutations(range(3), 2)), np.int32)
 
 
@@ -81,12 +84,43 @@ class Kuhn(GameRules):
 
     def text(self, state):
         """See `GameRules`."""
-        acts = " ".join(("check", "bet", "call", "fold")[act] for act in np.asarray(state.acts) if act >= 0)
+        acts = " ".join(NAMES[act] for act in np.asarray(state.acts) if act >= 0)
         return f"{CARDS[state.cards[0]]} {CARDS[state.cards[1]]} | {acts}"
 
     def answer(self, action):
         """See `GameRules`."""
-        return f"[{'kbcf'[int(action)]}]"
+        return f"[{LETTERS[int(action)]}]"
+
+    def phrase(self, style, option):
+        """See `GameRules`."""
+        return f"[{NAMES[option]}]" if style == FULL else self.answer(option)
+
+    def values(self, state, seat):
+        """See `GameRules`."""
+        acts = jnp.where(state.acts[:2] < 0, len(LETTERS), state.acts[:2])
+        return join_values(seat, select_at(state.cards, seat), acts, self.own_options(state, seat))
+
+    def template(self, style, show_legal=True):
+        """See `GameRules`."""
+        (seat,), (card,), acts, legal = number_values(1, 1, 2, self.space.n)
+        player, own = Place("seat", seat, ("0", "1")), Place("card", card, tuple(CARDS))
+        history = [Place("action", act, (*LETTERS, ".")) for act in acts]
+        if style == TERSE:
+            return ("K", player, ":", own, *history, ">")
+        return (
+            "Kuhn poker with the cards J, Q and K, of which K is the highest; each player has put in one "
+            "chip and holds one card. A player checks or bets one chip, and after a bet the other calls or "
+            "folds; if nobody folds, the higher card wins the chips.\n"
+            "You are player ",
+            player,
+            " and hold ",
+            own,
+            ". Actions so far (k check, b bet, c call, f fold, . none): ",
+            *history,
+            "\n",
+            *offer_options([answer.text for answer in self.answers(style)], legal, show_legal),
+            "Answer with a legal action in brackets, for example [check] or [call].\n",
+        )
 
     def _last(self, state):
         number = jnp.sum(state.acts >= 0)

@@ -10,10 +10,14 @@ from flax import struct
 
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames.env import TextGame
-from jaxmarl_echelon.envs.textgames.rules import GameRules, one_hot, replace_at, select_at
+from jaxmarl_echelon.envs.textgames.rules import FULL, TERSE, GameRules, one_hot, replace_at, select_at
+from jaxmarl_echelon.envs.textgames.wording import join_values, number_values, offer_options
+from jaxmarl_echelon.language.prompts import Place
 
 FOLD, CALL, RAISE = range(3)
 RANKS = "JQK"
+LETTERS, NAMES = "fcr", ("fold", "call", "raise")
+HISTORY = LETTERS + "/."  # / begins the second round
 RAISES = 2  # at most, in a round
 ACTS = 4  # at most, in a round
 DEALS = np.array(list(permutations(range(6), 3)), np.int32) // 2
@@ -116,7 +120,7 @@ class Leduc(GameRules):
 
     def text(self, state):
         """See `GameRules`."""
-        letters = ["".join("fcr"[act] for act in acts if act >= 0) for acts in np.asarray(state.acts)]
+        letters = ["".join(LETTERS[act] for act in acts if act >= 0) for acts in np.asarray(state.acts)]
         board = RANKS[state.cards[2]] if letters[1] or state.round == 1 else "-"
         pot = f"{state.chips[0]:g} : {state.chips[1]:g}"
         return (
@@ -125,7 +129,63 @@ class Leduc(GameRules):
 
     def answer(self, action):
         """See `GameRules`."""
-        return f"[{'fcr'[int(action)]}]"
+        return f"[{LETTERS[int(action)]}]"
+
+    def phrase(self, style, option):
+        """See `GameRules`."""
+        return f"[{NAMES[option]}]" if style == FULL else self.answer(option)
+
+    def synonyms(self, style, option):
+        """See `GameRules`."""
+        return {CALL: ("[check]",), RAISE: ("[bet]",)}.get(option, ()) if style == FULL else ()
+
+    def values(self, state, seat):
+        """See `GameRules`."""
+        board = jnp.where(state.round > 0, state.cards[2], len(RANKS))
+        own = select_at(state.cards, seat)
+        return join_values(seat, own, board, self._history(state), self.own_options(state, seat))
+
+    def template(self, style, show_legal=True):
+        """See `GameRules`."""
+        (seat,), (card,), (board,), acts, legal = number_values(1, 1, 1, 2 * ACTS, self.space.n)
+        player, own = Place("seat", seat, ("0", "1")), Place("card", card, tuple(RANKS))
+        shown, history = (
+            Place("board", board, (*RANKS, ".")),
+            [Place("action", a, tuple(HISTORY)) for a in acts],
+        )
+        if style == TERSE:
+            return ("L", player, ":", own, shown, *history, ">")
+        return (
+            "Leduc hold'em with two cards each of J, Q and K, of which K is the highest; each player has put "
+            "in one chip and holds one card. Raises are two chips in the first round and four in the second, "
+            "at most two per round; then a card is shown, and a pair with it beats a higher card.\n"
+            "You are player ",
+            player,
+            " and hold ",
+            own,
+            ". Card on the board (. before the second round): ",
+            shown,
+            "\nActions so far (f fold, c call or check, r raise or bet, / second round, . none): ",
+            *history,
+            "\n",
+            *offer_options([answer.text for answer in self.answers(style)], legal, show_legal),
+            "Answer with a legal action in brackets, for example [call] or [raise].\n",
+        )
+
+    def _history(self, state):
+        """Returns the actions of both rounds as indices of `HISTORY`, `[2 * ACTS]`.
+
+        A seat that decides has acted at most three times in the round, so that all actions fit.
+        """
+        first = jnp.sum(state.acts[0] >= 0)
+        place = jnp.arange(2 * ACTS)
+        both = jnp.concatenate([state.acts[0], state.acts[1]])
+        later = place - first - 1
+        act = jax.vmap(lambda at: select_at(both, at))(jnp.where(place < first, place, ACTS + later))
+        known = (place < first) | ((later >= 0) & (later < jnp.sum(state.acts[1] >= 0)))
+        ends = (place == first) & (state.round > 0)
+        rest = jnp.where(ends, HISTORY.index("/"), HISTORY.index("."))
+        return jnp.where(known, act, rest)
 
     def _acts(self, state):
         return select_at(state.acts, jnp.minimum(state.round, 1))

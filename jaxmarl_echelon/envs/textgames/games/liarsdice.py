@@ -10,7 +10,16 @@ from flax import struct
 from jaxmarl_echelon.envs import settings
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames.env import TextGame
-from jaxmarl_echelon.envs.textgames.rules import GameRules, one_hot, winner_scores
+from jaxmarl_echelon.envs.textgames.rules import FULL, TERSE, GameRules, one_hot, winner_scores
+from jaxmarl_echelon.envs.textgames.wording import (
+    join_pieces,
+    join_values,
+    number_values,
+    offer_options,
+    spell,
+    spell_number,
+)
+from jaxmarl_echelon.language.prompts import Place
 
 
 class State(struct.PyTreeNode):
@@ -149,6 +158,66 @@ class LiarsDice(GameRules):
         """See `GameRules`."""
         bid = int(action)
         return "[!!]" if bid == self.bids else f"[{bid // self.faces + 1}{bid % self.faces + 1}]"
+
+    def phrase(self, style, option):
+        """See `GameRules`."""
+        if style != FULL:
+            return self.answer(option)
+        quantity, face = divmod(option, self.faces)
+        return "[call]" if option == self.bids else f"[bid: {quantity + 1}, {face + 1}]"
+
+    def values(self, state, seat):
+        """See `GameRules`."""
+        held = jnp.arange(self.dice) < state.left[seat]
+        dice = jnp.sort(jnp.where(held, state.dice[seat], self.faces))
+        # A bid is a higher option than the bids before it.
+        rank = jnp.where(state.bids, jnp.cumsum(state.bids) - 1, -1)
+        here = rank == jnp.arange(self._longest_round)[:, None]
+        bids = jnp.where(jnp.any(here, axis=1), jnp.argmax(here, axis=1), self.bids)
+        return join_values(seat, dice, state.left, bids, self.own_options(state, seat))
+
+    def template(self, style, show_legal=True):
+        """See `GameRules`."""
+        total = self.seats * self.dice
+        if style == TERSE and total > 9:
+            raise ValueError(f"env.dice={self.dice}: terse prompts need at most 9 dice in play, not {total}")
+        parts = number_values(1, self.dice, self.seats, self._longest_round, self.space.n)
+        (seat,), dice, left, bids, legal = parts
+        player = Place("seat", seat, tuple(map(str, range(self.seats))))
+        own = [Place("die", die, (*map(str, range(1, self.faces + 1)), ".")) for die in dice]
+        numbers = [spell_number("left", number, self.dice) for number in left]
+        said = [spell("bid", bid, self._bid_texts(style)) for bid in bids]
+        if style == TERSE:
+            return ("D", player, ":", *own, *sum((*numbers, *said), ()), ">")
+        return (
+            f"Liar's dice of {self.seats} players with dice of {self.faces} faces. A bid tells how many dice "
+            "of one face all players hold together at least; it raises quantity or face and lowers neither. "
+            "A call ends the round: the caller loses a die if the last bid is true, else the bidder.\n"
+            "You are player ",
+            player,
+            ". Your dice (. lost): ",
+            *own,
+            "\nDice left by player: ",
+            *join_pieces(numbers, " "),
+            "\nBids of this round, quantity x face: ",
+            *join_pieces(said, " "),
+            "\n",
+            *offer_options([answer.text for answer in self.answers(style)], legal, show_legal),
+            "Answer with a bid of quantity and face or with a call in brackets, for example [bid: 1, 2] or "
+            "[call].\n",
+        )
+
+    def _bid_texts(self, style):
+        """Returns the text of each bid in a prompt, and of none."""
+        width, between = (1, "") if style == TERSE else (len(str(self.seats * self.dice)), "x")
+        bids = (divmod(bid, self.faces) for bid in range(self.bids))
+        texts = [f"{quantity + 1:0{width}d}{between}{face + 1}" for quantity, face in bids]
+        return [*texts, "." * len(texts[0])]
+
+    @property
+    def _longest_round(self) -> int:
+        """Largest number of bids of a round."""
+        return self.seats * self.dice + self.faces - 1
 
     def _roll(self, key):
         return jax.random.randint(key, (self.seats, self.dice), 0, self.faces)

@@ -1,6 +1,7 @@
 """Negotiation: two seats trade five goods that they value differently."""
 
 from functools import partial
+from itertools import product
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,10 @@ from flax import struct
 
 from jaxmarl_echelon.envs.spaces import MultiDiscrete
 from jaxmarl_echelon.envs.textgames.env import TextGame
-from jaxmarl_echelon.envs.textgames.rules import GameRules, one_hot, select_at
+from jaxmarl_echelon.envs.textgames.rules import FULL, TERSE, GameRules, one_hot, select_at
+from jaxmarl_echelon.envs.textgames.wording import join_values, list_options, number_values, spell_number
+from jaxmarl_echelon.language.language import OPEN, Answer
+from jaxmarl_echelon.language.prompts import Place
 
 OFFER, YES, NO = range(3)
 BASE = np.array([5, 10, 15, 25, 40], np.int32)
@@ -18,6 +22,7 @@ LEAST_VALUE, MOST_VALUE = 5, 40
 FEWEST, MOST = 5, 25
 PLIES = 10
 GOODS = "abcde"
+NAMES = ("wheat", "wood", "sheep", "brick", "ore")
 
 
 class State(struct.PyTreeNode):
@@ -148,6 +153,63 @@ class Negotiation(GameRules):
         kind, given, number, wanted, price = (int(x) for x in np.asarray(action))
         offer = f"[{number + 1}{GOODS[given]}{price + 1}{GOODS[wanted]}]"
         return (offer, "[yyyy]", "[nnnn]")[kind]
+
+    def answers(self, style):
+        """See `GameRules`."""
+        offers = product(*map(range, self.sizes[1:]))
+        yes, no = ("[accept]", "[deny]") if style == FULL else ("[yyyy]", "[nnnn]")
+        return (
+            *(Answer(self._offer(style, *offer), (OFFER, *offer)) for offer in offers),
+            Answer(yes, (YES, *[OPEN] * 4)),
+            Answer(no, (NO, *[OPEN] * 4)),
+        )
+
+    def _offer(self, style, given, number, wanted, price):
+        if style == FULL:
+            return f"[offer: {number + 1} {NAMES[given]} -> {price + 1} {NAMES[wanted]}]"
+        return self.answer([OFFER, given, number, wanted, price])
+
+    def values(self, state, seat):
+        """See `GameRules`."""
+        given, number, wanted, price = jnp.where(state.open, state.offer, jnp.array([5, 0, 5, 0]))
+        offer = jnp.stack([number, given, price, wanted])
+        options = self.own_options(state, seat)[: NO + 1 + 5]
+        return join_values(seat, state.owned[seat], state.values[seat], offer, state.clock, options)
+
+    def template(self, style, show_legal=True):
+        """See `GameRules`."""
+        (seat,), owned, values, offer, (clock,), kinds, gives = number_values(1, 5, 5, 4, 1, 3, 5)
+        player, time = Place("seat", seat, ("0", "1")), spell_number("clock", clock, PLIES)
+        owned = [spell_number("owned", index, 2 * MOST) for index in owned]
+        values = [spell_number("value", index, MOST_VALUE) for index in values]
+        symbols = ((".", *"123456789"), (*GOODS, "."))
+        offer = [Place("offer", index, symbols[at % 2]) for at, index in enumerate(offer)]
+        if style == TERSE:
+            return ("G", player, ":", *sum(owned + values, ()), *offer, *time, ">")
+        lines = zip(GOODS, NAMES, owned, values, strict=True)
+        legal = (
+            "Legal answers: ",
+            *list_options(("[offer]", "[accept]", "[deny]"), kinds),
+            "\nGoods that you can give: ",
+            *list_options(NAMES, gives),
+            "\n",
+        )
+        return (
+            "Negotiation: two players trade five goods that they value differently, one good for another. "
+            f"After {PLIES} turns the player whose goods have gained more by own values wins.\n"
+            "You are player ",
+            player,
+            ". You own, at your value of one unit:\n",
+            *(piece for a, name, n, v in lines for piece in (f"{a} {name}: ", *n, " at ", *v, "\n")),
+            "Turns so far: ",
+            *time,
+            ". Open offer of the other player, units and good given, units and good wanted (.... for none): ",
+            *offer,
+            "\n",
+            *(legal if show_legal else ()),
+            "Answer with an offer, an acceptance or a denial in brackets, for example [offer: 3 wheat -> 5 "
+            "wood], [accept] or [deny].\n",
+        )
 
     def _kept(self, state, giver, offer):
         """Whether both seats own what they would give for an offer of seat `giver`; bool."""

@@ -11,7 +11,9 @@ from jaxmarl_echelon.envs import settings
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames import scripts
 from jaxmarl_echelon.envs.textgames.env import TextGame
-from jaxmarl_echelon.envs.textgames.rules import GameRules, winner_scores
+from jaxmarl_echelon.envs.textgames.rules import FULL, TERSE, GameRules, winner_scores
+from jaxmarl_echelon.envs.textgames.wording import join_values, number_values, offer_options, spell_number
+from jaxmarl_echelon.language.prompts import Place
 
 MOST = 9  # objects of a pile, so that the number fits one digit of an answer
 
@@ -83,6 +85,33 @@ class Nim(GameRules):
     def answer(self, action):
         """See `GameRules`."""
         return f"[{int(action) // self.most}{int(action) % self.most + 1}]"
+
+    def phrase(self, style, option):
+        """See `GameRules`."""
+        pile, number = option // self.most, option % self.most + 1
+        return f"[{pile} {number}]" if style == FULL else self.answer(option)
+
+    def values(self, state, seat):
+        """See `GameRules`."""
+        return join_values(seat, state.piles, self.own_options(state, seat))
+
+    def template(self, style, show_legal=True):
+        """See `GameRules`."""
+        (seat,), piles, legal = number_values(1, len(self.piles), self.space.n)
+        player = Place("seat", seat, ("0", "1"))
+        numbers = [spell_number("pile", pile, MOST) for pile in piles]
+        if style == TERSE:
+            return ("N", player, ":", *sum(numbers, ()), ">")
+        return (
+            f"Nim with {len(self.piles)} piles of objects, numbered from 0. A turn takes one or more objects "
+            "from one pile, and the player who takes the last object of all wins.\n"
+            "You are player ",
+            player,
+            ". Objects left:\n",
+            *(piece for pile, size in enumerate(numbers) for piece in (f"pile {pile}: ", *size, "\n")),
+            *offer_options([answer.text for answer in self.answers(style)], legal, show_legal),
+            "Answer with a pile and the number of objects to take in brackets, for example [0 2].\n",
+        )
 
 
 def optimal_nim_player(rules: Nim) -> scripts.ScriptedPlayer:

@@ -11,7 +11,7 @@ from jaxmarl_echelon.envs import settings
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames.boards import BoardGame
 from jaxmarl_echelon.envs.textgames.env import TextGame
-from jaxmarl_echelon.envs.textgames.rules import winner_scores
+from jaxmarl_echelon.envs.textgames.rules import FULL, winner_scores
 
 # Directions towards higher cell indices, as (rows, columns); the opposites complete the eight.
 DIRECTIONS = np.array([(0, 1), (1, -1), (1, 0), (1, 1)])
@@ -92,11 +92,17 @@ class Othello(BoardGame):
     """
 
     name = "othello"
+    letter = "R"
+    answer_text = "Answer with row and column in brackets, for example [2,1]."
 
     def __init__(self, size: int = 8):
         if settings.read_whole("size", size, 4, 8) % 2:
             raise ValueError(f"env.size={size!r}: must be 4, 6 or 8")
         super().__init__(size, size)
+        self.rules_text = (
+            f"Othello on {size} rows and {size} columns, both numbered from 0. A new mark must enclose marks "
+            "of the other player in a straight line, which then become own marks; more marks at the end win."
+        )
         self.size = size
         self.cells = size * size
         self.space = Discrete(self.cells)
@@ -146,6 +152,10 @@ class Othello(BoardGame):
     def answer(self, action):
         """See `Rules`."""
         return f"[{int(action) // self.size}{int(action) % self.size}]"
+
+    def phrase(self, style, option):
+        """See `GameRules`."""
+        return f"[{option // self.size},{option % self.size}]" if style == FULL else self.answer(option)
 
     def _moves(self, cells, mine):
         """Masks `[n]` the legal moves: free cells at the end of a run of other stones from an own stone."""

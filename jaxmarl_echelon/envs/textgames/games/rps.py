@@ -10,9 +10,12 @@ from flax import struct
 from jaxmarl_echelon.envs import settings
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames.env import TextGame
-from jaxmarl_echelon.envs.textgames.rules import GameRules, one_hot
+from jaxmarl_echelon.envs.textgames.rules import FULL, TERSE, GameRules, one_hot
+from jaxmarl_echelon.envs.textgames.wording import join_values, number_values, offer_options, spell_number
+from jaxmarl_echelon.language.prompts import Place
 
 PICKS = ("rock", "paper", "scissors")
+LETTERS = "rps"
 
 
 class State(struct.PyTreeNode):
@@ -108,7 +111,57 @@ class RockPaperScissors(GameRules):
 
     def answer(self, action):
         """See `GameRules`."""
-        return f"[{'rps'[int(action)]}]"
+        return f"[{LETTERS[int(action)]}]"
+
+    def phrase(self, style, option):
+        """See `GameRules`."""
+        return f"[{PICKS[option]}]" if style == FULL else self.answer(option)
+
+    def values(self, state, seat):
+        """See `GameRules`."""
+        order = jnp.stack([seat, 1 - seat])
+        last = jnp.where(state.last < 0, len(LETTERS), state.last)[order]
+        points = jnp.round(state.points[order])
+        return join_values(seat, points, state.rounds, last, self.own_options(state, seat))
+
+    def template(self, style, show_legal=True):
+        """See `GameRules`."""
+        self._require_digits(style)
+        (seat,), points, (rounds,), last, legal = number_values(1, 2, 1, 2, 3)
+        most = int(self.rounds * max(self.worth))
+        player = Place("seat", seat, ("0", "1"))
+        own, other = (spell_number("points", index, most) for index in points)
+        played = spell_number("rounds", rounds, self.rounds)
+        picks = [Place("pick", index, (*LETTERS, ".")) for index in last]
+        if style == TERSE:
+            return ("P", player, ":", *own, *other, *played, *picks, ">")
+        worth = ", ".join(f"{value:g} with {pick}" for value, pick in zip(self.worth, PICKS, strict=True))
+        return (
+            f"Rock, paper, scissors, number of rounds {self.rounds}: rock beats scissors, scissors beat "
+            f"paper, paper beats rock. A round is won for points ({worth}), and more points win.\n"
+            "You are player ",
+            player,
+            ". Your points: ",
+            *own,
+            ", the other's: ",
+            *other,
+            ", rounds played: ",
+            *played,
+            ". In the last round (r rock, p paper, s scissors, . none) you picked ",
+            picks[0],
+            ", the other ",
+            picks[1],
+            ".\n",
+            *offer_options([answer.text for answer in self.answers(style)], legal, show_legal),
+            "Answer with your pick in brackets, for example [paper].\n",
+        )
+
+    def _require_digits(self, style):
+        """Raises a one-line ValueError for settings that prompts cannot express."""
+        if any(value != int(value) or value > 9 for value in self.worth):
+            raise ValueError(f"env.worth={list(self.worth)}: prompts need whole numbers from 0 to 9")
+        if style == TERSE and self.rounds > 9:
+            raise ValueError(f"env.rounds={self.rounds}: terse prompts need at most 9 rounds")
 
     def deals(self):
         """See `GameRules`."""

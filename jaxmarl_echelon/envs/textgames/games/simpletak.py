@@ -8,7 +8,7 @@ from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames import scripts
 from jaxmarl_echelon.envs.textgames.boards import PlacingGame, Stones
 from jaxmarl_echelon.envs.textgames.env import TextGame
-from jaxmarl_echelon.envs.textgames.rules import replace_at
+from jaxmarl_echelon.envs.textgames.rules import FULL, replace_at
 
 
 class SimpleTak(PlacingGame):
@@ -21,10 +21,16 @@ class SimpleTak(PlacingGame):
     """
 
     name = "simpletak"
+    letter = "S"
+    answer_text = "Answer with a free cell in brackets, for example [5]."
 
     def __init__(self, size: int = 4):
         self.size = settings.read_whole("size", size, 3, 5)
         super().__init__(self.size, self.size)
+        self.rules_text = (
+            f"SimpleTak on {size} rows of {size} cells, numbered from 0 row by row. Players mark one free "
+            "cell per turn, and own marks that connect two opposite sides of the board, edge to edge, win."
+        )
         self.space = Discrete(self.plies)
 
     def apply(self, key, state, action):
@@ -39,6 +45,10 @@ class SimpleTak(PlacingGame):
     def answer(self, action):
         """See `Rules`."""
         return f"[{int(action):02d}]"
+
+    def phrase(self, style, option):
+        """See `GameRules`."""
+        return f"[{option}]" if style == FULL else self.answer(option)
 
     def _crosses(self, own):
         """Whether the cells `own [m, m]` connect the first row with the last; bool, computed on bit sets."""

@@ -25,6 +25,12 @@ class TicTacToe(PlacingGame):
     """
 
     name = "tictactoe"
+    letter = "T"
+    rules_text = (
+        "Tic-tac-toe on nine cells, numbered from 0 to 8 row by row. Players mark one free cell per turn, "
+        "and three own marks in a row, column or diagonal win."
+    )
+    answer_text = "Answer with a free cell in brackets, for example [4]."
     space = Discrete(9)
 
     def __init__(self):

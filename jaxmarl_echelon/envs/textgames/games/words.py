@@ -8,7 +8,16 @@ from flax import struct
 from jaxmarl_echelon.envs import settings
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames.env import TextGame
-from jaxmarl_echelon.envs.textgames.rules import GameRules, one_hot, winner_scores
+from jaxmarl_echelon.envs.textgames.rules import TERSE, GameRules, one_hot, winner_scores
+from jaxmarl_echelon.envs.textgames.wording import (
+    FILL,
+    join_values,
+    list_options,
+    number_values,
+    offer_options,
+    spell,
+)
+from jaxmarl_echelon.language.prompts import Place
 
 BANK = tuple(
     [
@@ -79,6 +88,7 @@ BANK = tuple(
     ]
 )
 WORDS = len(BANK)
+LETTERS = max(map(len, BANK))
 FOLLOWS = np.array([[after[0] == word[-1] for after in BANK] for word in BANK])
 
 
@@ -187,6 +197,47 @@ class Words(GameRules):
     def answer(self, action):
         """See `GameRules`."""
         return f"[{BANK[int(action)]}]"
+
+    def phrase(self, style, option):
+        """See `GameRules`."""
+        return f"[{BANK[option].ljust(LETTERS, FILL)}]" if style == TERSE else self.answer(option)
+
+    def values(self, state, seat):
+        """See `GameRules`."""
+        secret = jnp.where(state.secrets[seat] < 0, WORDS, state.secrets[seat])
+        digits = jnp.sum(state.used.reshape(-1, 4) << jnp.arange(4), axis=1)
+        return join_values(
+            seat, state.last, secret, digits, state.used, state.out, self.own_options(state, seat)
+        )
+
+    def template(self, style, show_legal=True):
+        """See `GameRules`."""
+        sizes = (1, 1, 1, WORDS // 4, WORDS, self.seats, WORDS)
+        (seat,), (last,), (secret,), digits, used, out, legal = number_values(*sizes)
+        player = Place("seat", seat, tuple(map(str, range(self.seats))))
+        word, own = spell("last word", last, BANK), spell("secret", secret, (*BANK, FILL * LETTERS))
+        lost = tuple(Place("out", index, ("0", "1")) for index in out)
+        if style == TERSE:
+            hexadecimal = (Place("used", index, tuple("0123456789abcdef")) for index in digits)
+            return ("W", player, ":", *word, *own, *hexadecimal, *(lost if self.seats > 2 else ()), ">")
+        return (
+            f"Word chain of {self.seats} players: a turn says a word of the list that nobody has said and "
+            "that begins with the last letter of the last word. A player without such a word, or who says "
+            "another player's secret word, is out, and the last player wins.\n"
+            "You are player ",
+            player,
+            ". The last word: ",
+            *word,
+            "\nYour secret word, which the others must avoid (..... for none): ",
+            *own,
+            "\nOut by player (1 out): ",
+            *lost,
+            "\nWords said so far: ",
+            *list_options(BANK, used),
+            "\n",
+            *offer_options([answer.text for answer in self.answers(style)], legal, show_legal),
+            "Answer with a word in brackets, for example [tiger].\n",
+        )
 
 
 def make(seats: int = 2, secrets: bool = True, **game) -> TextGame:
