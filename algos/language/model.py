@@ -1,0 +1,426 @@
+"""A decoder-only transformer as plain functions over arrays stacked by layer.
+
+Parameters are a tree: `embed [V, d]`, `norm [d]`, `head [V, d]` unless the embedding is the head too, and
+`layers`, name to `[L, ...]`: `attention_norm`, `mlp_norm` `[L, d]`; the products `q k v o gate up down`
+`[L, in, out]`; where the settings say so `q_bias k_bias v_bias`, `q_norm k_norm` `[L, h]`, and
+`attention_out_norm mlp_out_norm` `[L, d]`. Axes are R rows, S places, H query heads, K key heads of size h.
+
+A row's tokens have the positions 0, 1, 2 ... in their order. Places between them can be left out by a mask
+`seen [R, S]`: they are attended by nobody and are not counted, so that the tokens of a row mean the same
+wherever they lie. Adapters stand beside the parameters; to act with several, map over them alone.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from algos.language.adapters import PRODUCTS, Adapters, adapted_product
+from algos.types import PyTree
+
+ACTIVATIONS = {"silu": jax.nn.silu, "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True)}
+
+
+class RopeScaling(NamedTuple):
+    """Llama 3's change of the rotary frequencies for long contexts.
+
+    Attributes:
+      factor: divisor of low frequencies.
+      low, high: `original / low` and `original / high` are the wavelengths, in positions, between which the
+        change fades out.
+      original: positions of the first training.
+    """
+
+    factor: float
+    low: float
+    high: float
+    original: float
+
+
+@dataclass(frozen=True)
+class DecoderSettings:
+    """Architecture of a decoder.
+
+    Attributes:
+      vocab, width, layers: V, d, L.
+      heads, kv_heads, head_dim: H, K, h.
+      mlp_width: columns of `gate` and `up`.
+      max_positions: tokens that the model was made for.
+      theta: base of the rotary frequencies.
+      eps: added to the mean square in norms.
+      tied: whether the embedding is the head too.
+      qkv_bias: whether q, k and v have a bias.
+      qk_norm: whether q and k are normalised per head before they are rotated.
+      offset_norms: whether norms multiply by 1 + g instead of by g.
+      out_norms: whether the results of attention and of the MLP are normalised before they are added.
+      scaled_embedding: whether embeddings are multiplied by sqrt(d).
+      activation: of the gate, of `ACTIVATIONS`.
+      score_scale: factor of the attention scores.
+      rope_scaling: Llama 3's change of the frequencies; None for none.
+      window: keys that a local layer sees, its own included; 0 where all layers see all.
+      local: per layer whether it is local; () where all layers see all.
+      local_theta: `theta` of local layers.
+    """
+
+    vocab: int
+    width: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    mlp_width: int
+    max_positions: int
+    theta: float
+    eps: float
+    tied: bool
+    score_scale: float
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    offset_norms: bool = False
+    out_norms: bool = False
+    scaled_embedding: bool = False
+    activation: str = "silu"
+    rope_scaling: RopeScaling | None = None
+    window: int = 0
+    local: tuple[bool, ...] = ()
+    local_theta: float = 1e4
+
+
+class Cache(NamedTuple):
+    """Keys after rotation, and values, of the tokens so far.
+
+    Attributes:
+      keys, values: `[L, R, S, K, h]`.
+    """
+
+    keys: jax.Array
+    values: jax.Array
+
+
+class _Rotation(NamedTuple):
+    """Cosines and sines of the positions, `[R or 1, S, 1, h / 2]`, float32."""
+
+    cos: jax.Array
+    sin: jax.Array
+
+
+def product_shapes(settings: DecoderSettings) -> dict[str, tuple[int, int, int]]:
+    """Returns `(L, in, out)` of every product of the layers."""
+    width, queries = settings.width, settings.heads * settings.head_dim
+    keys, inner = settings.kv_heads * settings.head_dim, settings.mlp_width
+    sizes = {"q": (width, queries), "k": (width, keys), "v": (width, keys), "o": (queries, width)}
+    sizes |= {"gate": (width, inner), "up": (width, inner), "down": (inner, width)}
+    return {name: (settings.layers, *sizes[name]) for name in PRODUCTS}
+
+
+def parameter_shapes(settings: DecoderSettings) -> PyTree:
+    """Returns the tree of the parameters' shapes."""
+    layers: dict[str, tuple[int, ...]] = dict(product_shapes(settings))
+    norms = ("attention_norm", "mlp_norm")
+    norms += ("attention_out_norm", "mlp_out_norm") if settings.out_norms else ()
+    layers |= {name: (settings.layers, settings.width) for name in norms}
+    if settings.qkv_bias:
+        layers |= {f"{name}_bias": (settings.layers, layers[name][2]) for name in ("q", "k", "v")}
+    if settings.qk_norm:
+        layers |= {f"{name}_norm": (settings.layers, settings.head_dim) for name in ("q", "k")}
+    table = (settings.vocab, settings.width)
+    head = {} if settings.tied else {"head": table}
+    return {"embed": table, "norm": (settings.width,), "layers": layers, **head}
+
+
+def init_decoder(key: jax.Array, settings: DecoderSettings, dtype: jnp.dtype = jnp.float32) -> PyTree:
+    """Draws parameters: products normal / sqrt(in), embedding normal / 10, norms' factors 1, biases 0."""
+    shapes = parameter_shapes(settings)
+    leaves, structure = jax.tree.flatten_with_path(shapes, is_leaf=lambda x: isinstance(x, tuple))
+    keys = jax.random.split(key, len(leaves))
+
+    def draw(key, path, shape):
+        name = path[-1].key
+        if name.endswith("norm"):
+            return jnp.full(shape, 0.0 if settings.offset_norms else 1.0, dtype)
+        if name.endswith("bias"):
+            return jnp.zeros(shape, dtype)
+        deviation = {"embed": 0.1, "head": 1.0 / math.sqrt(settings.width)}.get(name)
+        deviation = 1.0 / math.sqrt(shape[1]) if deviation is None else deviation
+        return (deviation * jax.random.normal(key, shape)).astype(dtype)
+
+    drawn = [draw(key, path, shape) for key, (path, shape) in zip(keys, leaves, strict=True)]
+    return jax.tree.unflatten(structure, drawn)
+
+
+def rotary_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None = None) -> np.ndarray:
+    """Returns the angles `[h / 2]` by which a position turns each pair of a head, float64."""
+    frequencies = theta ** (-np.arange(0, head_dim, 2) / head_dim)
+    if scaling is None:
+        return frequencies
+    wavelength = 2.0 * np.pi / frequencies
+    kept = (scaling.original / wavelength - scaling.low) / (scaling.high - scaling.low)
+    kept = np.clip(kept, 0.0, 1.0)
+    return (1.0 - kept) * frequencies / scaling.factor + kept * frequencies
+
+
+def apply_decoder(
+    settings: DecoderSettings,
+    parameters: PyTree,
+    tokens: jax.Array,
+    adapters: Adapters | None = None,
+    seen: jax.Array | None = None,
+    remat: bool = False,
+) -> jax.Array:
+    """Computes the hidden states of whole rows, after the last norm.
+
+    Args:
+      tokens: int32 `[R, S]`.
+      seen: bool `[R, S]`, which places are tokens; None for all. States of other places have no meaning.
+      remat: compute the layers again in the backward pass instead of keeping what is inside them.
+
+    Returns:
+      `[R, S, d]`, in the parameters' precision.
+    """
+    hidden, _ = _run_layers(settings, parameters, tokens, adapters, seen, remat, lambda keys, values: None)
+    return hidden
+
+
+def prefill(
+    settings: DecoderSettings,
+    parameters: PyTree,
+    tokens: jax.Array,
+    size: int,
+    adapters: Adapters | None = None,
+    seen: jax.Array | None = None,
+) -> tuple[jax.Array, Cache]:
+    """Reads prompts and fills the first places of a new cache.
+
+    Args:
+      tokens: int32 `[R, P]`.
+      size: S, places of the cache, at least P.
+      seen: bool `[R, P]`, which places are tokens; None for all.
+
+    Returns:
+      the hidden states of the last place `[R, d]`, and the cache.
+    """
+    pad = ((0, 0), (0, size - tokens.shape[1]), (0, 0), (0, 0))
+
+    def keep(keys, values):
+        return Cache(jnp.pad(keys, pad), jnp.pad(values, pad))
+
+    hidden, cache = _run_layers(settings, parameters, tokens, adapters, seen, False, keep)
+    return hidden[:, -1], cache
+
+
+def decode_step(
+    settings: DecoderSettings,
+    parameters: PyTree,
+    tokens: jax.Array,
+    cache: Cache,
+    place: jax.Array,
+    adapters: Adapters | None = None,
+    seen: jax.Array | None = None,
+) -> tuple[jax.Array, Cache]:
+    """Reads one more token per row.
+
+    Args:
+      tokens: int32 `[R]`.
+      place: int32 scalar, the place of these tokens in the cache, of all rows; later places are not read.
+      seen: bool `[R, S]`, which places up to this one are tokens; None for all.
+
+    Returns:
+      hidden states `[R, d]`, and the cache with this place written.
+    """
+    rows, size = tokens.shape[0], cache.keys.shape[2]
+    before = jnp.arange(size)[None] <= place
+    before = before if seen is None else before & seen
+    counted = jnp.cumsum(before, axis=1) - 1
+    wide = before[:, None, None]
+    turns = _rotations(settings, counted[:, -1:])
+    near = (counted[:, -1:] - counted < settings.window)[:, None, None]
+    masks = [wide, wide & near][: len(turns)]
+
+    def layer(carry, own):
+        x, cache = carry
+        mask, turn = _choose(own["local"], masks), _choose(own["local"], turns)
+
+        def attend(q, k, v):
+            q, k = _rotate(q, turn), _rotate(k, turn)
+            kept = Cache(*(_write_place(own["index"], place, *pair) for pair in zip(cache, (k, v))))
+            keys, values = (lax.dynamic_index_in_dim(x, own["index"], keepdims=False) for x in kept)
+            return _attend_once(settings, q, keys, values, mask), kept
+
+        return _apply_layer(settings, x, own, adapters, attend), None
+
+    x = _embed(settings, parameters, tokens[:, None])
+    (x, cache), _ = lax.scan(layer, (x, cache), _stack_layers(settings, parameters, adapters))
+    return _normalize(settings, x[:, 0], parameters["norm"]), cache
+
+
+def project_logits(parameters: PyTree, hidden: jax.Array) -> jax.Array:
+    """Computes the logits `[..., V]` of hidden states `[..., d]`, in float32 whatever their precision is."""
+    return jnp.einsum(
+        "...d,vd->...v",
+        hidden,
+        parameters.get("head", parameters["embed"]),
+        preferred_element_type=jnp.float32,
+        precision=lax.Precision.HIGHEST,
+    )
+
+
+def project_children(parameters: PyTree, hidden: jax.Array, tokens: jax.Array) -> jax.Array:
+    """Computes the logits of some tokens only.
+
+    Args:
+      hidden: `[..., d]`.
+      tokens: int32 `[..., C]`, token ids; ids outside of the vocabulary count as its nearest.
+
+    Returns:
+      float32 `[..., C]`. No array has an axis of V.
+    """
+    rows = jnp.take(parameters.get("head", parameters["embed"]), tokens, axis=0, mode="clip")
+    return jnp.einsum(
+        "...d,...cd->...c",
+        hidden,
+        rows,
+        preferred_element_type=jnp.float32,
+        precision=lax.Precision.HIGHEST,
+    )
+
+
+def _run_layers(
+    settings: DecoderSettings,
+    parameters: PyTree,
+    tokens: jax.Array,
+    adapters: Adapters | None,
+    seen: jax.Array | None,
+    remat: bool,
+    keep: Callable,
+) -> tuple[jax.Array, PyTree]:
+    """Hidden states `[R, S, d]` of whole rows, and `keep(keys, values)` of every layer, stacked."""
+    counted = jnp.arange(tokens.shape[1])[None] if seen is None else jnp.cumsum(seen, axis=1) - 1
+    turns = _rotations(settings, counted)
+    masks = _causal_masks(settings, tokens.shape[1], counted, seen)
+
+    def layer(x, own):
+        mask, turn = _choose(own["local"], masks), _choose(own["local"], turns)
+
+        def attend(q, k, v):
+            q, k = _rotate(q, turn), _rotate(k, turn)
+            causal = {"is_causal": True} if mask is None else {"mask": mask}
+            out = jax.nn.dot_product_attention(q, k, v, scale=settings.score_scale, **causal)
+            return out, keep(k, v)
+
+        return _apply_layer(settings, x, own, adapters, attend)
+
+    layer = jax.checkpoint(layer) if remat else layer
+    x = _embed(settings, parameters, tokens)
+    x, kept = lax.scan(layer, x, _stack_layers(settings, parameters, adapters))
+    return _normalize(settings, x, parameters["norm"]), kept
+
+
+def _stack_layers(settings: DecoderSettings, parameters: PyTree, adapters: Adapters | None) -> PyTree:
+    """What the scan over layers reads: weights, adapters, number and kind of each, `[L, ...]`."""
+    return {
+        "weights": parameters["layers"],
+        "pairs": {} if adapters is None else dict(adapters.pairs),
+        "index": jnp.arange(settings.layers),
+        "local": jnp.asarray(settings.local) if settings.window else None,
+    }
+
+
+def _apply_layer(
+    settings: DecoderSettings, x: jax.Array, own: PyTree, adapters: Adapters | None, attend: Callable
+) -> tuple[jax.Array, PyTree]:
+    """Applies one layer to `x [R, S, d]`; returns the sum and what `attend` returned beside its result."""
+    weights, scale = own["weights"], 1.0 if adapters is None else adapters.scale
+
+    def product(name, x):
+        y = adapted_product(x, weights[name], own["pairs"].get(name), scale)
+        return y + weights[f"{name}_bias"] if f"{name}_bias" in weights else y
+
+    def heads(name, x):
+        y = product(name, x).reshape(*x.shape[:-1], -1, settings.head_dim)
+        return _normalize(settings, y, weights[f"{name}_norm"]) if f"{name}_norm" in weights else y
+
+    def add(x, y, name):
+        return x + (_normalize(settings, y, weights[name]) if settings.out_norms else y)
+
+    y = _normalize(settings, x, weights["attention_norm"])
+    y, kept = attend(heads("q", y), heads("k", y), heads("v", y))
+    x = add(x, product("o", y.reshape(*x.shape[:-1], -1)), "attention_out_norm")
+    y = _normalize(settings, x, weights["mlp_norm"])
+    y = ACTIVATIONS[settings.activation](product("gate", y)) * product("up", y)
+    return add(x, product("down", y), "mlp_out_norm"), kept
+
+
+def _attend_once(
+    settings: DecoderSettings, q: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.Array
+) -> jax.Array:
+    """Attention of one place `[R, 1, H, h]` to a cache `[R, S, K, h]`; mask `[R or 1, 1, 1, S]`."""
+    grouped = q.reshape(q.shape[0], settings.kv_heads, -1, settings.head_dim)
+    scores = jnp.einsum("rkgh,rskh->rkgs", grouped, keys, preferred_element_type=jnp.float32)
+    scores = jnp.where(mask, scores * settings.score_scale, jnp.finfo(jnp.float32).min)
+    shares = jax.nn.softmax(scores).astype(values.dtype)
+    return jnp.einsum("rkgs,rskh->rkgh", shares, values).reshape(q.shape)
+
+
+def _write_place(index: jax.Array, place: jax.Array, cache: jax.Array, new: jax.Array) -> jax.Array:
+    """Writes `new [R, 1, K, h]` into a cache `[L, R, S, K, h]`, at one layer and one place."""
+    return lax.dynamic_update_slice(cache, new[None], (index, 0, place, 0, 0))
+
+
+def _embed(settings: DecoderSettings, parameters: PyTree, tokens: jax.Array) -> jax.Array:
+    """Embeddings `[..., d]` of tokens."""
+    x = jnp.take(parameters["embed"], tokens, axis=0, mode="clip")
+    # Gemma rounds the factor to the embedding's precision.
+    return x * jnp.asarray(math.sqrt(settings.width), x.dtype) if settings.scaled_embedding else x
+
+
+def _normalize(settings: DecoderSettings, x: jax.Array, factor: jax.Array) -> jax.Array:
+    """RMSNorm over the last axis, computed in float32."""
+    wide = x.astype(jnp.float32)
+    wide = wide * lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + settings.eps)
+    factor = factor.astype(jnp.float32)
+    return (wide * (1.0 + factor if settings.offset_norms else factor)).astype(x.dtype)
+
+
+def _rotations(settings: DecoderSettings, positions: jax.Array) -> list[_Rotation]:
+    """Rotations of positions `[R or 1, S]`: of layers that see all, then of local ones, if there are."""
+    bases = [(settings.theta, settings.rope_scaling)]
+    bases += [(settings.local_theta, None)] if settings.window else []
+    found = []
+    for theta, scaling in bases:
+        turns = jnp.asarray(rotary_frequencies(settings.head_dim, theta, scaling), jnp.float32)
+        angles = positions[:, :, None, None] * turns
+        found.append(_Rotation(jnp.cos(angles), jnp.sin(angles)))
+    return found
+
+
+def _rotate(x: jax.Array, turn: _Rotation) -> jax.Array:
+    """Turns the pairs (j, j + h / 2) of heads `[R, S, H, h]` (Su et al. 2021, equation 34), in float32."""
+    low, high = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    turned = (low * turn.cos - high * turn.sin, high * turn.cos + low * turn.sin)
+    return jnp.concatenate(turned, axis=-1).astype(x.dtype)
+
+
+def _causal_masks(
+    settings: DecoderSettings, size: int, counted: jax.Array, seen: jax.Array | None
+) -> list[jax.Array | None]:
+    """Masks `[R or 1, 1, S, S]` of layers that see all, then of local ones; None for causal alone."""
+    if seen is None and not settings.window:
+        return [None]
+    wide = jnp.tril(jnp.ones((size, size), bool))[None, None]
+    wide = wide if seen is None else wide & seen[:, None, None]
+    if not settings.window:
+        return [wide]
+    near = counted[:, None, :, None] - counted[:, None, None, :] < settings.window
+    return [wide, wide & near]
+
+
+def _choose(local: jax.Array | None, found: list) -> PyTree:
+    """Chooses between what layers that see all and local layers use, by the flag of a layer."""
+    if local is None:
+        return found[0]
+    return jax.tree.map(lambda wide, near: jnp.where(local, near, wide), *found)
