@@ -24,6 +24,7 @@ QWEN3 = DecoderSettings(
     qk_norm=True,
 )
 LLAMA = dataclasses.replace(QWEN3, theta=5e5, eps=1e-5, tied=False, qk_norm=False)
+QWEN2 = dataclasses.replace(QWEN3, qkv_bias=True, qk_norm=False)
 GEMMA3 = dataclasses.replace(
     QWEN3,
     offset_norms=True,
@@ -36,7 +37,7 @@ GEMMA3 = dataclasses.replace(
 # As in the order of the numbers; those that an architecture does not have are left out.
 ORDER = (
     "attention_norm",
-    *("q", "k", "v", "o", "q_norm", "k_norm"),
+    *("q", "k", "v", "q_bias", "k_bias", "v_bias", "o", "q_norm", "k_norm"),
     *("attention_out_norm", "mlp_norm"),
     *("gate", "up", "down"),
     "mlp_out_norm",
@@ -49,7 +50,7 @@ def sines(shape, number, factor=0.3):
 
 
 def sine_parameters(settings: DecoderSettings):
-    """Parameters whose tensors, as published in `[out, in]`, are sines; vectors are near 1, Gemma's near 0."""
+    """Parameters whose tensors, as published in `[out, in]`, are sines; vectors are near 1, or 0 in Gemma."""
     shapes, center = parameter_shapes(settings), 0.0 if settings.offset_norms else 1.0
     number = iter(range(1000))
 

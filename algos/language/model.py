@@ -17,29 +17,23 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from algos.language.adapters import PRODUCTS, Adapters, adapted_product
+from algos.language.attention import (
+    RopeScaling,
+    Rotation,
+    attend_causally,
+    attend_to_cache,
+    causal_mask,
+    make_rotation,
+    rotary_frequencies,
+    rotate,
+    window_mask,
+)
 from algos.types import PyTree
 
 ACTIVATIONS = {"silu": jax.nn.silu, "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True)}
-
-
-class RopeScaling(NamedTuple):
-    """Llama 3's change of the rotary frequencies for long contexts.
-
-    Attributes:
-      factor: divisor of low frequencies.
-      low, high: `original / low` and `original / high` are the wavelengths, in positions, between which the
-        change fades out.
-      original: positions of the first training.
-    """
-
-    factor: float
-    low: float
-    high: float
-    original: float
 
 
 @dataclass(frozen=True)
@@ -102,13 +96,6 @@ class Cache(NamedTuple):
     values: jax.Array
 
 
-class _Rotation(NamedTuple):
-    """Cosines and sines of the positions, `[R or 1, S, 1, h / 2]`, float32."""
-
-    cos: jax.Array
-    sin: jax.Array
-
-
 def product_shapes(settings: DecoderSettings) -> dict[str, tuple[int, int, int]]:
     """Returns `(L, in, out)` of every product of the layers."""
     width, queries = settings.width, settings.heads * settings.head_dim
@@ -151,17 +138,6 @@ def init_decoder(key: jax.Array, settings: DecoderSettings, dtype: jnp.dtype = j
 
     drawn = [draw(key, path, shape) for key, (path, shape) in zip(keys, leaves, strict=True)]
     return jax.tree.unflatten(structure, drawn)
-
-
-def rotary_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None = None) -> np.ndarray:
-    """Returns the angles `[h / 2]` by which a position turns each pair of a head, float64."""
-    frequencies = theta ** (-np.arange(0, head_dim, 2) / head_dim)
-    if scaling is None:
-        return frequencies
-    wavelength = 2.0 * np.pi / frequencies
-    kept = (scaling.original / wavelength - scaling.low) / (scaling.high - scaling.low)
-    kept = np.clip(kept, 0.0, 1.0)
-    return (1.0 - kept) * frequencies / scaling.factor + kept * frequencies
 
 
 def apply_decoder(
@@ -232,26 +208,28 @@ def decode_step(
     Returns:
       hidden states `[R, d]`, and the cache with this place written.
     """
-    rows, size = tokens.shape[0], cache.keys.shape[2]
-    before = jnp.arange(size)[None] <= place
-    before = before if seen is None else before & seen
-    counted = jnp.cumsum(before, axis=1) - 1
-    wide = before[:, None, None]
-    turns = _rotations(settings, counted[:, -1:])
-    near = (counted[:, -1:] - counted < settings.window)[:, None, None]
-    masks = [wide, wide & near][: len(turns)]
+    read = jnp.arange(cache.keys.shape[2])[None] <= place
+    read = read if seen is None else read & seen
+    positions = jnp.cumsum(read, axis=1) - 1
+    now = positions[:, -1:]
+    turns = _make_rotations(settings, now)
+    masks = _add_window(settings, read[:, None, None], positions, now)
 
     def layer(carry, own):
         x, cache = carry
         mask, turn = _choose(own["local"], masks), _choose(own["local"], turns)
 
         def attend(q, k, v):
-            q, k = _rotate(q, turn), _rotate(k, turn)
-            kept = Cache(*(_write_place(own["index"], place, *pair) for pair in zip(cache, (k, v))))
+            q, k, at = rotate(q, turn), rotate(k, turn), (own["index"], 0, place, 0, 0)
+            kept = Cache(
+                lax.dynamic_update_slice(cache.keys, k[None], at),
+                lax.dynamic_update_slice(cache.values, v[None], at),
+            )
             keys, values = (lax.dynamic_index_in_dim(x, own["index"], keepdims=False) for x in kept)
-            return _attend_once(settings, q, keys, values, mask), kept
+            return attend_to_cache(q, keys, values, mask, settings.score_scale), kept
 
-        return _apply_layer(settings, x, own, adapters, attend), None
+        x, cache = _apply_layer(settings, x, own, adapters, attend)
+        return (x, cache), None
 
     x = _embed(settings, parameters, tokens[:, None])
     (x, cache), _ = lax.scan(layer, (x, cache), _stack_layers(settings, parameters, adapters))
@@ -299,18 +277,19 @@ def _run_layers(
     keep: Callable,
 ) -> tuple[jax.Array, PyTree]:
     """Hidden states `[R, S, d]` of whole rows, and `keep(keys, values)` of every layer, stacked."""
-    counted = jnp.arange(tokens.shape[1])[None] if seen is None else jnp.cumsum(seen, axis=1) - 1
-    turns = _rotations(settings, counted)
-    masks = _causal_masks(settings, tokens.shape[1], counted, seen)
+    size = tokens.shape[1]
+    positions = jnp.arange(size)[None] if seen is None else jnp.cumsum(seen, axis=1) - 1
+    turns = _make_rotations(settings, positions)
+    # Without a window and with tokens everywhere, attention needs no mask.
+    bare = seen is None and not settings.window
+    masks = [None] if bare else _add_window(settings, causal_mask(size, seen), positions, positions)
 
     def layer(x, own):
         mask, turn = _choose(own["local"], masks), _choose(own["local"], turns)
 
         def attend(q, k, v):
-            q, k = _rotate(q, turn), _rotate(k, turn)
-            causal = {"is_causal": True} if mask is None else {"mask": mask}
-            out = jax.nn.dot_product_attention(q, k, v, scale=settings.score_scale, **causal)
-            return out, keep(k, v)
+            q, k = rotate(q, turn), rotate(k, turn)
+            return attend_causally(q, k, v, mask, settings.score_scale), keep(k, v)
 
         return _apply_layer(settings, x, own, adapters, attend)
 
@@ -355,22 +334,6 @@ def _apply_layer(
     return add(x, product("down", y), "mlp_out_norm"), kept
 
 
-def _attend_once(
-    settings: DecoderSettings, q: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.Array
-) -> jax.Array:
-    """Attention of one place `[R, 1, H, h]` to a cache `[R, S, K, h]`; mask `[R or 1, 1, 1, S]`."""
-    grouped = q.reshape(q.shape[0], settings.kv_heads, -1, settings.head_dim)
-    scores = jnp.einsum("rkgh,rskh->rkgs", grouped, keys, preferred_element_type=jnp.float32)
-    scores = jnp.where(mask, scores * settings.score_scale, jnp.finfo(jnp.float32).min)
-    shares = jax.nn.softmax(scores).astype(values.dtype)
-    return jnp.einsum("rkgs,rskh->rkgh", shares, values).reshape(q.shape)
-
-
-def _write_place(index: jax.Array, place: jax.Array, cache: jax.Array, new: jax.Array) -> jax.Array:
-    """Writes `new [R, 1, K, h]` into a cache `[L, R, S, K, h]`, at one layer and one place."""
-    return lax.dynamic_update_slice(cache, new[None], (index, 0, place, 0, 0))
-
-
 def _embed(settings: DecoderSettings, parameters: PyTree, tokens: jax.Array) -> jax.Array:
     """Embeddings `[..., d]` of tokens."""
     x = jnp.take(parameters["embed"], tokens, axis=0, mode="clip")
@@ -386,37 +349,18 @@ def _normalize(settings: DecoderSettings, x: jax.Array, factor: jax.Array) -> ja
     return (wide * (1.0 + factor if settings.offset_norms else factor)).astype(x.dtype)
 
 
-def _rotations(settings: DecoderSettings, positions: jax.Array) -> list[_Rotation]:
-    """Rotations of positions `[R or 1, S]`: of layers that see all, then of local ones, if there are."""
+def _make_rotations(settings: DecoderSettings, positions: jax.Array) -> list[Rotation]:
+    """Rotations of positions `[R or 1, S]`: of layers that see all, then of local ones if there are some."""
     bases = [(settings.theta, settings.rope_scaling)]
     bases += [(settings.local_theta, None)] if settings.window else []
-    found = []
-    for theta, scaling in bases:
-        turns = jnp.asarray(rotary_frequencies(settings.head_dim, theta, scaling), jnp.float32)
-        angles = positions[:, :, None, None] * turns
-        found.append(_Rotation(jnp.cos(angles), jnp.sin(angles)))
-    return found
+    return [make_rotation(positions, rotary_frequencies(settings.head_dim, *base)) for base in bases]
 
 
-def _rotate(x: jax.Array, turn: _Rotation) -> jax.Array:
-    """Turns the pairs (j, j + h / 2) of heads `[R, S, H, h]` (Su et al. 2021, equation 34), in float32."""
-    low, high = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    turned = (low * turn.cos - high * turn.sin, high * turn.cos + low * turn.sin)
-    return jnp.concatenate(turned, axis=-1).astype(x.dtype)
-
-
-def _causal_masks(
-    settings: DecoderSettings, size: int, counted: jax.Array, seen: jax.Array | None
-) -> list[jax.Array | None]:
-    """Masks `[R or 1, 1, S, S]` of layers that see all, then of local ones; None for causal alone."""
-    if seen is None and not settings.window:
-        return [None]
-    wide = jnp.tril(jnp.ones((size, size), bool))[None, None]
-    wide = wide if seen is None else wide & seen[:, None, None]
-    if not settings.window:
-        return [wide]
-    near = counted[:, None, :, None] - counted[:, None, None, :] < settings.window
-    return [wide, wide & near]
+def _add_window(
+    settings: DecoderSettings, mask: jax.Array, positions: jax.Array, own: jax.Array
+) -> list[jax.Array]:
+    """Masks of layers that see all, then of local ones where there are some; both are computed once."""
+    return [mask, mask & window_mask(positions, own, settings.window)] if settings.window else [mask]
 
 
 def _choose(local: jax.Array | None, found: list) -> PyTree:
