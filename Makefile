@@ -5,11 +5,12 @@ INSTALLED := $(VENV)/.installed
 
 TRAIN ?= +algo=ppo env=f110
 LEARN ?=
+SMOLLM ?=
 WORKERS ?= 2
 MARKS ?=
 TESTS ?=
 
-.PHONY: help install lint train test learn
+.PHONY: help install lint train test learn smollm
 
 help:
 	@echo "make install                                 create .venv with everything that tests need"
@@ -17,6 +18,7 @@ help:
 	@echo "make lint                                    Ruff, formatting, types"
 	@echo "make test  [WORKERS=2] [MARKS='not slow'] [TESTS=tests/physics]   run the tests"
 	@echo "make learn [LEARN='f110 --write docs/results.md']   train known tasks over seeds and check their bounds"
+	@echo "make smollm                                  compare SmolLM2-135M, from a package, with its known numbers"
 
 $(INSTALLED): pyproject.toml
 	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
@@ -39,3 +41,6 @@ test: install
 
 learn: install
 	$(RUN) benchmarks/learn.py $(LEARN)
+
+smollm: install
+	$(RUN) benchmarks/smollm.py $(SMOLLM)

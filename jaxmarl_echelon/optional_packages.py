@@ -1,7 +1,9 @@
 """Optional packages: the modules that need them, and their installation commands."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -50,6 +52,24 @@ def require_plugins(overrides: Sequence[str]) -> None:
         if override in overrides and not _is_installed(module):
             install = f"install it with pip install {package}"
             raise ValueError(f"{override}: needs the package {package}; {install}")
+
+
+def import_package(package: str, user: str, extra: str) -> ModuleType:
+    """Imports an optional package.
+
+    Args:
+      package: to be imported.
+      user: what needs it, for the message.
+      extra: extra of this project that installs it.
+
+    Raises:
+      ValueError: one line with the user, the package and the command that installs it.
+    """
+    try:
+        return import_module(package)
+    except ModuleNotFoundError as error:
+        install = f"install it with pip install 'jaxmarl_echelon[{extra}]'"
+        raise ValueError(f"{user}: needs the package {package}; {install}") from error
 
 
 def _is_installed(module: str) -> bool:
