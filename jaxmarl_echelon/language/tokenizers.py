@@ -56,7 +56,7 @@ class AsciiTokenizer:
     vocab = 128
     num_ids = 127 - 28
     pad_id = 0
-    eos_ids = (2,)
+    eos_ids: tuple[int, ...] = (2,)
 
     def __init__(self):
         texts = [b"", b"", b"", b"\n", *(bytes([code]) for code in range(32, 127))]
@@ -86,12 +86,16 @@ class JsonTokenizer:
       content: text of the file.
       eos_ids: ids that end a text.
       pad_id: id of places without a token; None for the first of `eos_ids`.
+      rows: of the model's embedding. Special tokens beyond are left out: text models of Gemma share the
+        tokenizer of models that see pictures. None where the model has a row for every token.
 
     Raises:
-      ValueError: one line, if the package is missing or the file is damaged.
+      ValueError: one line, if the package is missing, the file is damaged, or text needs more rows.
     """
 
-    def __init__(self, content: str, eos_ids: Sequence[int], pad_id: int | None = None):
+    def __init__(
+        self, content: str, eos_ids: Sequence[int], pad_id: int | None = None, rows: int | None = None
+    ):
         package = import_package("tokenizers", "tokenizer.json", "lm")
         try:
             self._tokenizer = package.Tokenizer.from_str(content)
@@ -101,6 +105,9 @@ class JsonTokenizer:
         self.eos_ids = tuple(eos_ids)
         self.pad_id = self.eos_ids[0] if pad_id is None else pad_id
         texts = token_bytes(json.loads(content))
+        if any(texts[rows:]) and rows is not None:
+            raise ValueError(f"tokenizer.json: {len(texts)} tokens, the embedding has {rows} rows")
+        texts = texts[:rows]
         self.vocab = self.num_ids = len(texts)
         self.byte_table, self.byte_lengths = make_byte_table(texts, self.vocab)
 
@@ -127,13 +134,17 @@ def load_tokenizer(folder: Path, config: dict[str, Any]) -> Tokenizer:
     """Reads the tokenizer of a model's folder.
 
     Args:
-      config: contents of the model's `config.json`, which name the ids that end a text.
+      config: contents of the model's `config.json`, which name the rows of the embedding and the ids that
+        end a text.
 
     Raises:
-      ValueError: one line with the folder, if there is none, or if no id is known to end a text.
+      ValueError: one line, if there is none, if no id is known to end a text, or if it needs more rows.
     """
     own = _read_json(folder / "tokenizer_config.json")
+    rows = config.get("vocab_size")
     if own.get(CLASS) == "AsciiTokenizer":
+        if rows is not None and rows < AsciiTokenizer.num_ids:
+            raise ValueError(f"{folder}: {AsciiTokenizer.num_ids} tokens, the embedding has {rows} rows")
         return AsciiTokenizer()
     path = folder / "tokenizer.json"
     if not path.is_file():
@@ -143,8 +154,9 @@ def load_tokenizer(folder: Path, config: dict[str, Any]) -> Tokenizer:
         eos = given.get("eos_token_id")
         if eos is not None:
             eos = eos if isinstance(eos, list) else [eos]
-            pads = (given.get("pad_token_id") for given in (own, generation, config))
-            return JsonTokenizer(path.read_text(), eos, next((pad for pad in pads if pad is not None), None))
+            pads = [given.get("pad_token_id") for given in (own, generation, config)]
+            pad = next((pad for pad in pads if pad is not None), None)
+            return JsonTokenizer(path.read_text(), eos, pad, rows)
     raise ValueError(f"{folder}: no eos_token_id in config.json or generation_config.json")
 
 
@@ -165,7 +177,7 @@ def token_bytes(content: dict[str, Any]) -> list[bytes]:
     for text, number in vocab.items():
         found[number] = read(text)
     for token in added:
-        found[token["id"]] = b"" if token["special"] else token["content"].encode()
+        found[token["id"]] = b"" if token["special"] else read(token["content"])
     return found
 
 
@@ -202,11 +214,9 @@ GPT2_CHARACTERS = _byte_characters()
 
 
 def _gpt2_bytes(text: str) -> bytes:
-    # Added tokens may have characters that stand for no byte.
-    return b"".join(
-        bytes([GPT2_CHARACTERS[character]]) if character in GPT2_CHARACTERS else character.encode()
-        for character in text
-    )
+    # Added tokens are text, which may have characters that stand for no byte.
+    known = all(character in GPT2_CHARACTERS for character in text)
+    return bytes(GPT2_CHARACTERS[character] for character in text) if known else text.encode()
 
 
 def _sentencepiece_bytes(text: str) -> bytes:
