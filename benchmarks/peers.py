@@ -1,13 +1,15 @@
-"""Peer libraries of comparisons: Stable-Baselines3, sb3-contrib, PyTorch, f1tenth_gym, in a subprocess.
+"""Peer libraries of comparisons: Stable-Baselines3, PyTorch, f1tenth_gym, transformers, in a subprocess.
 
     python benchmarks/peers.py train '{"algo": "sac", "env": "Pendulum-v1", "steps": 20000, ...}'
     python benchmarks/peers.py updates '{"algo": "tqc", "observation": 119, "action": 2, ...}'
     python benchmarks/peers.py steps '{"num_envs": 64, "observation": 119, "action": 2, ...}'
     python benchmarks/peers.py segments '{"kind": "lstm", "width": 128, "horizon": 64, "rows": 64, ...}'
     python benchmarks/peers.py simulator '{"race": {"map": "PATH.yaml", "beams": 108, "poses": [...]}, ...}'
+    python benchmarks/peers.py logits '{"model": "FOLDER", "adapters": "FOLDER", "tokens": [[...]], ...}'
 
-Needs `pip install stable-baselines3 sb3-contrib`, only torch for `segments`, and f1tenth_gym's f110_gym (the
-classic one: 4 values per step) for `simulator` and for `steps` with a "race". Prints one line of JSON.
+Needs `pip install stable-baselines3 sb3-contrib`, only torch for `segments`, torch, transformers and peft for
+`logits`, and f1tenth_gym's f110_gym (the classic one: 4 values per step) for `simulator` and for `steps` with
+a "race". Prints one line of JSON.
 """
 
 import json
@@ -264,6 +266,33 @@ def segments(job: dict) -> dict:
     return {"rate": job["steps"] * shape[0] * shape[1] / min(times)}
 
 
+def logits(job: dict) -> dict:
+    """Logits of a language model without and with adapters, and copies of both as the libraries write them.
+
+    Args:
+      job: folders `model` and `adapters` to read, `model_copy` and `adapters_copy` to write; `tokens`
+        `[R, S]`; `shard_size` of the copy, such as "20KB".
+
+    Returns:
+      "plain" and "adapted" `[R, S, V]`, and versions of the libraries.
+    """
+    import peft
+    import torch
+    import transformers
+
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    model = load(job["model"], dtype=torch.float32, attn_implementation="eager").eval()
+    tokens = torch.tensor(job["tokens"])
+    with torch.no_grad():
+        plain = model(tokens).logits.tolist()
+        model.save_pretrained(job["model_copy"], max_shard_size=job["shard_size"])
+        adapted = peft.PeftModel.from_pretrained(model, job["adapters"])
+        found = adapted(tokens).logits.tolist()
+        adapted.save_pretrained(job["adapters_copy"])
+    versions = {library.__name__: library.__version__ for library in (torch, transformers, peft)}
+    return {"plain": plain, "adapted": found, "versions": versions}
+
+
 def _median(call, budget: float) -> float:
     call()
     times = []
@@ -275,6 +304,6 @@ def _median(call, budget: float) -> float:
 
 
 if __name__ == "__main__":
-    commands = (train, updates, steps, segments, simulator)
+    commands = (train, updates, steps, segments, simulator, logits)
     command = {c.__name__: c for c in commands}[sys.argv[1]]
     print(json.dumps(command(json.loads(sys.argv[2]))))

@@ -48,7 +48,9 @@ def make_constrained_mode(trie: AnswerTrie, how: SamplingSettings, *, legal: boo
         return score_answers(reader, trie, prompt, allowed | (not legal), tokens, how)
 
     spelled = len(trie.prefix) + trie.width
-    return AnswerMode(generate, score, partial(spell_answer, trie), trie.width, spelled, max(trie.choices, 1))
+    return AnswerMode(
+        generate, score, partial(spell_answer, trie), trie.width, spelled, max(trie.most_choices, 1)
+    )
 
 
 def spell_answer(trie: AnswerTrie, said: Generated) -> jax.Array:
@@ -119,7 +121,7 @@ def make_thinking_mode(
         place, allowed = prompt.shape[1], allowed | (not legal)
         thoughts, answer = tokens[:, :think], tokens[:, think:]
         whole = append_prefix(trie, jnp.concatenate([prompt, thoughts], axis=1))
-        whole = jnp.concatenate([whole, answer[:, : max(trie.choices, 1) - 1]], axis=1)
+        whole = jnp.concatenate([whole, answer[:, : max(trie.most_choices, 1) - 1]], axis=1)
         hidden = reader.hidden(whole, seen_places(prompt, chosen, whole.shape[1]))
         thought = score_text(
             reader,
@@ -143,4 +145,4 @@ def make_thinking_mode(
 
     width = think + trie.width
     spelled = width + len(trie.prefix)
-    return AnswerMode(generate, score, spell, width, spelled, think + max(trie.choices, 1))
+    return AnswerMode(generate, score, spell, width, spelled, think + max(trie.most_choices, 1))

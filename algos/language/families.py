@@ -173,7 +173,7 @@ def write_config(settings: DecoderSettings, dtype: str = "float32") -> dict[str,
         kinds = ["sliding_attention" if local else "full_attention" for local in settings.local]
         return config | {
             "hidden_activation": activation,
-            "query_pre_attn_scalar": round(settings.score_scale**-2.0, 6),
+            "query_pre_attn_scalar": _whole(settings.score_scale**-2.0),
             "rope_local_base_freq": settings.local_theta,
             "sliding_window": settings.window,
             "layer_types": kinds,
@@ -185,7 +185,7 @@ def write_config(settings: DecoderSettings, dtype: str = "float32") -> dict[str,
             "factor": scaling.factor,
             "low_freq_factor": scaling.low,
             "high_freq_factor": scaling.high,
-            "original_max_position_embeddings": scaling.original,
+            "original_max_position_embeddings": _whole(scaling.original),
         }
     return config
 
@@ -261,6 +261,12 @@ def _required(config: Mapping[str, Any], key: str) -> Any:
     if config.get(key) is None:
         raise ValueError(f"{key}: missing in config.json")
     return config[key]
+
+
+def _whole(value: float) -> int | float:
+    """A number without rounding errors, as int where it is whole: transformers checks these types."""
+    value = round(value, 6)
+    return int(value) if value == int(value) else value
 
 
 def _given(config: Mapping[str, Any]) -> dict[str, Any]:

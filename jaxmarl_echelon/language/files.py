@@ -105,7 +105,7 @@ def write_safetensors(
     with partial.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for _, tensor in tensors:
-            file.write(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8))
+            file.write(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data)
     os.replace(partial, path)
 
 

@@ -63,8 +63,6 @@ def load_model(folder: str | Path, dtype: np.dtype | None = None) -> LanguageMod
         settings = families.read_config(config)
         tensors = read_tensors(folder)
         tokenizer = load_tokenizer(folder, config)
-        if tokenizer.num_ids > settings.vocab:
-            raise ValueError(f"tokenizer has {tokenizer.num_ids} ids, the embedding {settings.vocab} rows")
         parameters = families.stack_tensors(settings, tensors, dtype)
     except ValueError as error:
         # Errors of files begin with the path of their folder already.
@@ -117,7 +115,7 @@ def model_digest(config: bytes, tensors: Mapping[str, np.ndarray]) -> str:
         tensor = np.ascontiguousarray(tensors[name])
         head = [name, CODES[tensor.dtype], list(tensors[name].shape)]
         digest.update(json.dumps(head).encode())
-        digest.update(tensor.reshape(-1).view(np.uint8))
+        digest.update(tensor.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from decoder_cases import GEMMA3, LLAMA, QWEN2, QWEN3, sine_adapters, sine_parameters
+from jax.extend.core import jaxprs_in_params
 
 from algos.language.adapters import LoraSettings, init_adapters
 from algos.language.attention import RopeScaling, rotary_frequencies
@@ -251,3 +252,24 @@ def test_frequencies_of_llama_3():
     expected = [3.211445995e-3, 1.290547928e-3, 4.295567966e-4, 9.708287803e-5, 9.418306725e-8]
     np.testing.assert_allclose(found, expected, rtol=1e-9)
     np.testing.assert_allclose(rotary_frequencies(4, 100.0), [1.0, 0.1])
+
+
+def product_results(jaxpr):
+    """Shapes of the results of all products in a program, those in loops included."""
+    found = set()
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            found.add(equation.outvars[0].aval.shape)
+        for inner in jaxprs_in_params(equation.params):
+            found |= product_results(inner)
+    return found
+
+
+def test_the_base_gets_no_gradient():
+    adapters, parameters = sine_adapters(QWEN3), sine_parameters(QWEN3)
+    gradients = (jax.grad(lambda *x: reinforce_loss(*x)[0], numbers) for numbers in (0, (0, 1)))
+    own, both = (product_results(jax.make_jaxpr(grad)(adapters, parameters).jaxpr) for grad in gradients)
+    weights = {shape[1:] for shape in product_shapes(QWEN3).values()}
+    # Products transpose their results, so a weight's gradient may be [out, in].
+    weights |= {shape[::-1] for shape in weights}
+    assert both & weights and not own & weights

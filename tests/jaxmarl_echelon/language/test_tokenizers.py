@@ -44,8 +44,8 @@ def test_bytes_of_tokens():
         *(b"ab", b"abc", b"12", b" a"),
     ]
     pieces = {"vocab": {"▁a": 0, "<0x0A>": 1, "<bos>": 3}}
-    special = {"id": 3, "content": "<bos>", "special": True}
-    assert token_bytes({"model": pieces, "added_tokens": [special]}) == [b" a", b"\n", b"", b""]
+    added = [{"id": 3, "content": "<bos>", "special": True}, {"id": 4, "content": "▁▁", "special": False}]
+    assert token_bytes({"model": pieces, "added_tokens": added}) == [b" a", b"\n", b"", b"", b"  "]
 
 
 def test_tokens_longer_than_the_table():
@@ -95,6 +95,18 @@ def test_a_tokenizer_of_smollms_kind(tmp_path):
     assert again.encode("abc") == tokenizer.encode("abc") and again.eos_ids == (0,)
     (tmp_path / "tokenizer_config.json").unlink()
     assert load_tokenizer(tmp_path, {"eos_token_id": [5, 6], "pad_token_id": 1}).eos_ids == (5, 6)
+
+
+@pytest.mark.needs("tokenizers")
+def test_rows_of_the_embedding():
+    # A special token beyond the rows is left out; one of text is not.
+    special = FIELDS | {"tokenizer.ggml.token_type": [3, 4] + [1] * (len(TOKENS) - 3) + [3]}
+    rows = len(TOKENS) - 1
+    tokenizer = JsonTokenizer(json.dumps(make_tokenizer(special)), [0], rows=rows)
+    assert tokenizer.num_ids == tokenizer.vocab == len(tokenizer.byte_table) == rows
+    with pytest.raises(ValueError, match=r"^tokenizer\.json: 17 tokens, the embedding has 16 rows$"):
+        JsonTokenizer(json.dumps(make_tokenizer(FIELDS)), [0], rows=rows)
+    assert JsonTokenizer(json.dumps(make_tokenizer(FIELDS)), [0], rows=rows + 5).num_ids == len(TOKENS)
 
 
 @pytest.mark.needs("tokenizers")
