@@ -121,7 +121,7 @@ def make_thinking_mode(
         place, allowed = prompt.shape[1], allowed | (not legal)
         thoughts, answer = tokens[:, :think], tokens[:, think:]
         whole = append_prefix(trie, jnp.concatenate([prompt, thoughts], axis=1))
-        whole = jnp.concatenate([whole, answer[:, : max(trie.most_choices, 1) - 1]], axis=1)
+        whole = jnp.concatenate([whole, answer[:, : max(trie.choices, 1) - 1]], axis=1)
         hidden = reader.hidden(whole, seen_places(prompt, chosen, whole.shape[1]))
         thought = score_text(
             reader,
