@@ -18,6 +18,7 @@ from algos.language.model import DecoderSettings, parameter_shapes
 from algos.types import PyTree
 
 GEMMA = "gemma3_text"
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 # What tells the families apart.
 FAMILIES: dict[str, dict[str, Any]] = {
     "qwen2": {"qkv_bias": True},
@@ -193,7 +194,7 @@ def write_config(settings: DecoderSettings, dtype: str = "float32") -> dict[str,
 def published_tensors(settings: DecoderSettings) -> Iterator[PublishedTensor]:
     """Yields the tensors of an architecture, layer by layer."""
     shapes = parameter_shapes(settings)
-    yield PublishedTensor("model.embed_tokens.weight", ("embed",), None, False, shapes["embed"])
+    yield PublishedTensor(EMBEDDING, ("embed",), None, False, shapes["embed"])
     before_mlp = "pre_feedforward_layernorm" if settings.out_norms else "post_attention_layernorm"
     names = {
         "attention_norm": "input_layernorm.weight",
@@ -212,7 +213,7 @@ def published_tensors(settings: DecoderSettings) -> Iterator[PublishedTensor]:
             yield PublishedTensor(published, ("layers", name), layer, name in PRODUCTS, turned)
     yield PublishedTensor("model.norm.weight", ("norm",), None, False, shapes["norm"])
     if not settings.tied:
-        yield PublishedTensor("lm_head.weight", ("head",), None, False, shapes["head"])
+        yield PublishedTensor(HEAD, ("head",), None, False, shapes["head"])
 
 
 def stack_tensors(
@@ -228,10 +229,15 @@ def stack_tensors(
       ValueError: one line with the name of a missing, surplus or misshapen tensor.
     """
     expected = {tensor.name: tensor for tensor in published_tensors(settings)}
+    # Some files of tied models, such as Qwen3's, hold the embedding a second time.
+    if settings.tied and HEAD in tensors and EMBEDDING in tensors:
+        if not np.array_equal(tensors[HEAD], tensors[EMBEDDING]):
+            raise ValueError(f"{HEAD}: differs from the embedding, to which tie_word_embeddings ties it")
+        tensors = {name: tensors[name] for name in tensors if name != HEAD}
     for found, against, problem in ((expected, tensors, "missing"), (tensors, expected, "unexpected")):
         if lacking := sorted(name for name in found if name not in against):
             raise ValueError(f"{lacking[0]}: {problem} tensor ({len(lacking)} in all)")
-    dtype = np.dtype(dtype or tensors["model.embed_tokens.weight"].dtype)
+    dtype = np.dtype(dtype or tensors[EMBEDDING].dtype)
     shapes = parameter_shapes(settings)
     parameters: dict[str, Any] = {"layers": {}}
     for name, tensor in expected.items():

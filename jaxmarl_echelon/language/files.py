@@ -109,6 +109,21 @@ def write_safetensors(
     os.replace(partial, path)
 
 
+def read_json(content: bytes | str, path: Path) -> dict[str, Any]:
+    """Parses the text of a file that holds a JSON object.
+
+    Raises:
+      ValueError: one line with the path, for other contents.
+    """
+    try:
+        found = json.loads(content)
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: not a JSON object")
+    return found
+
+
 def read_tensors(folder: str | Path) -> dict[str, np.ndarray]:
     """Returns the tensors of a model's folder by name: of its one file, or of the files that its index names.
 
@@ -120,7 +135,9 @@ def read_tensors(folder: str | Path) -> dict[str, np.ndarray]:
         return read_safetensors(folder / SINGLE)
     if not (folder / INDEX).is_file():
         raise ValueError(f"{folder}: no {SINGLE} and no {INDEX}")
-    places = json.loads((folder / INDEX).read_text())["weight_map"]
+    places = read_json((folder / INDEX).read_text(), folder / INDEX).get("weight_map")
+    if not isinstance(places, dict):
+        raise ValueError(f"{folder / INDEX}: weight_map: missing")
     for shard in sorted(set(places.values())):
         if Path(shard).name != shard or not (folder / shard).is_file():
             raise ValueError(f"{folder / INDEX}: {shard}: no such file")

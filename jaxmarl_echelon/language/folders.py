@@ -20,6 +20,7 @@ from algos.types import PyTree
 from jaxmarl_echelon.language.files import (
     CODES,
     SINGLE,
+    read_json,
     read_safetensors,
     read_tensors,
     write_safetensors,
@@ -58,8 +59,8 @@ def load_model(folder: str | Path, dtype: np.dtype | None = None) -> LanguageMod
     """
     folder = Path(folder)
     content = _read_bytes(folder / CONFIG)
+    config = read_json(content, folder / CONFIG)
     try:
-        config = json.loads(content)
         settings = families.read_config(config)
         tensors = read_tensors(folder)
         tokenizer = load_tokenizer(folder, config)
@@ -129,9 +130,10 @@ def load_adapters(folder: str | Path, settings: DecoderSettings) -> Adapters:
     content = _read_bytes(folder / ADAPTER_CONFIG)
     if not (folder / ADAPTER_TENSORS).is_file():
         raise ValueError(f"{folder / ADAPTER_TENSORS}: no such file")
+    config = read_json(content, folder / ADAPTER_CONFIG)
     try:
         tensors = read_safetensors(folder / ADAPTER_TENSORS)
-        return read_peft(json.loads(content), tensors, product_shapes(settings))
+        return read_peft(config, tensors, product_shapes(settings))
     except ValueError as error:
         text = str(error)
         raise ValueError(text if text.startswith(str(folder)) else f"{folder}: {text}") from error

@@ -69,17 +69,23 @@ def convert_gguf(path: str | Path, folder: str | Path, tokenizer: str | Path | N
     except (ValueError, IndexError) as error:
         raise ValueError(f"{path}: no GGUF file: {error}") from error
     fields = {name: field.contents() for name, field in reader.fields.items()}
-    content = Path(tokenizer).read_text() if tokenizer else json.dumps(make_tokenizer(fields))
-    tensors = {tensor.name: tensor for tensor in reader.tensors}
-    settings = read_settings(fields, tied="output.weight" not in tensors)
-    values = (
-        (name, package.quants.dequantize(tensor.data, tensor.tensor_type)) for name, tensor in tensors.items()
-    )
-    parameters = read_parameters(settings, fields["general.architecture"], values)
-    eos, pad = (fields.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "padding"))
-    if eos is None:
-        raise ValueError(f"{path}: tokenizer.ggml.eos_token_id: missing")
-    return save_model(folder, settings, parameters, JsonTokenizer(content, [eos], pad))
+    try:
+        settings = read_settings(fields, "output.weight" not in {tensor.name for tensor in reader.tensors})
+        content = Path(tokenizer).read_text() if tokenizer else json.dumps(make_tokenizer(fields))
+        pad = fields.get("tokenizer.ggml.padding_token_id")
+        own = JsonTokenizer(content, [read_field(fields, "tokenizer.ggml.eos_token_id")], pad, settings.vocab)
+        values = ((x.name, package.quants.dequantize(x.data, x.tensor_type)) for x in reader.tensors)
+        parameters = read_parameters(settings, fields["general.architecture"], values)
+    except (ValueError, NotImplementedError) as error:
+        raise ValueError(f"{path}: {error}") from error
+    return save_model(folder, settings, parameters, own)
+
+
+def read_field(fields: Mapping[str, Any], name: str) -> Any:
+    """Returns the contents of a field; raises ValueError with its name where it is missing."""
+    if name not in fields:
+        raise ValueError(f"{name}: missing")
+    return fields[name]
 
 
 def read_settings(fields: Mapping[str, Any], tied: bool) -> DecoderSettings:
@@ -92,14 +98,12 @@ def read_settings(fields: Mapping[str, Any], tied: bool) -> DecoderSettings:
     Raises:
       ValueError: one line with the field.
     """
-    name = fields["general.architecture"]
+    name = read_field(fields, "general.architecture")
     if name not in ARCHITECTURES:
         raise ValueError(f"general.architecture={name}: unknown; allowed: {', '.join(ARCHITECTURES)}")
 
     def read(key: str) -> Any:
-        if f"{name}.{key}" not in fields:
-            raise ValueError(f"{name}.{key}: missing")
-        return fields[f"{name}.{key}"]
+        return read_field(fields, f"{name}.{key}")
 
     scaling = fields.get(f"{name}.rope.scaling.type", "none")
     if scaling != "none":
@@ -108,7 +112,7 @@ def read_settings(fields: Mapping[str, Any], tied: bool) -> DecoderSettings:
     head_dim = fields.get(f"{name}.attention.key_length", width // heads)
     config = {
         "model_type": ARCHITECTURES[name],
-        "vocab_size": len(fields["tokenizer.ggml.tokens"]),
+        "vocab_size": len(read_field(fields, "tokenizer.ggml.tokens")),
         "hidden_size": width,
         "num_hidden_layers": read("block_count"),
         "num_attention_heads": heads,
@@ -174,7 +178,8 @@ def make_tokenizer(fields: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(
             f"tokenizer={model} {kind}: unknown, give a tokenizer.json; known: gpt2 with {known}"
         )
-    tokens, kinds = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
+    names = (f"tokenizer.ggml.{name}" for name in ("tokens", "token_type", "merges"))
+    tokens, kinds, merges = (read_field(fields, name) for name in names)
     added = [
         {"id": number, "content": tokens[number], "special": kind == CONTROL, "normalized": False}
         | {"single_word": False, "lstrip": False, "rstrip": False}
@@ -193,7 +198,7 @@ def make_tokenizer(fields: Mapping[str, Any]) -> dict[str, Any]:
         "model": {
             "type": "BPE",
             "vocab": {token: number for number, token in enumerate(tokens)},
-            "merges": fields["tokenizer.ggml.merges"],
+            "merges": merges,
         },
     }
 

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from jaxmarl_echelon.language.files import read_json
 from jaxmarl_echelon.optional_packages import import_package
 
 # Bytes per token in tables.
@@ -140,7 +141,7 @@ def load_tokenizer(folder: Path, config: dict[str, Any]) -> Tokenizer:
     Raises:
       ValueError: one line, if there is none, if no id is known to end a text, or if it needs more rows.
     """
-    own = _read_json(folder / "tokenizer_config.json")
+    own = _read_settings(folder / "tokenizer_config.json")
     rows = config.get("vocab_size")
     if own.get(CLASS) == "AsciiTokenizer":
         if rows is not None and rows < AsciiTokenizer.num_ids:
@@ -149,7 +150,7 @@ def load_tokenizer(folder: Path, config: dict[str, Any]) -> Tokenizer:
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise ValueError(f"{folder}: no tokenizer.json")
-    generation = _read_json(folder / "generation_config.json")
+    generation = _read_settings(folder / "generation_config.json")
     for given in (own, generation, config):
         eos = given.get("eos_token_id")
         if eos is not None:
@@ -225,11 +226,6 @@ def _sentencepiece_bytes(text: str) -> bytes:
     return text.replace(SPACE, " ").encode()
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_settings(path: Path) -> dict[str, Any]:
     """Contents of a JSON file; {} where there is none."""
-    if not path.is_file():
-        return {}
-    try:
-        return json.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(f"{path}: not JSON: {error}") from error
+    return read_json(path.read_text(), path) if path.is_file() else {}

@@ -107,7 +107,11 @@ def test_tensors_round_trip(family):
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"lm_head.weight": np.zeros((11, 8))}, "lm_head.weight: unexpected tensor (1 in all)"),
+        ({"lm_head.bias": np.zeros(11)}, "lm_head.bias: unexpected tensor (1 in all)"),
+        (
+            {"lm_head.weight": np.zeros((11, 8))},
+            "lm_head.weight: differs from the embedding, to which tie_word_embeddings ties it",
+        ),
         ({"model.norm.weight": None}, "model.norm.weight: missing tensor (1 in all)"),
         ({"model.norm.weight": np.zeros(4)}, "model.norm.weight: shape [4], must be [8]"),
     ],
@@ -118,6 +122,14 @@ def test_wrong_tensors(change, line):
     with pytest.raises(ValueError) as error:
         families.stack_tensors(QWEN3, tensors)
     assert str(error.value) == line
+
+
+def test_a_tied_head_that_is_stored_too():
+    tensors = dict(families.unstack_parameters(QWEN3, sine_parameters(QWEN3)))
+    stored = tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"]}
+    found, expected = (families.stack_tensors(QWEN3, given) for given in (stored, tensors))
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
 @pytest.mark.parametrize(

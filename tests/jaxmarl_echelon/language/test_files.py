@@ -87,6 +87,10 @@ def test_shards(tmp_path):
     (tmp_path / INDEX).write_text(json.dumps({"weight_map": places | {"F32": "a.safetensors"}}))
     with pytest.raises(ValueError, match=r"a\.safetensors: F32: missing tensor$"):
         read_tensors(tmp_path)
+    (tmp_path / INDEX).write_text("{}")
+    with pytest.raises(ValueError, match=r"index\.json: weight_map: missing$"):
+        read_tensors(tmp_path)
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": places}))
     (tmp_path / "b.safetensors").unlink()
     with pytest.raises(ValueError, match=r"index\.json: b\.safetensors: no such file$"):
         read_tensors(tmp_path)

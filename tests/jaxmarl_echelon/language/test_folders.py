@@ -65,7 +65,9 @@ def test_digest_tells_models_apart_and_not_their_files(tmp_path):
     ("change", "line"),
     [
         ({"config.json": None}, "/config.json: no such file"),
-        ({"config.json": "{"}, ": Expecting property name"),
+        ({"config.json": "{"}, "/config.json: not JSON: Expecting property name"),
+        ({"config.json": "[]"}, "/config.json: not a JSON object"),
+        ({"tokenizer_config.json": "[]"}, "/tokenizer_config.json: not a JSON object"),
         ({"config.json": {"vocab_size": 90}}, ": 99 tokens, the embedding has 90 rows"),
         ({"config.json": {"rms_norm_eps": 1e-6, "hidden_size": 9}}, ": model.embed_tokens.weight: shape ["),
         ({"model.safetensors": None}, ": no model.safetensors and no "),

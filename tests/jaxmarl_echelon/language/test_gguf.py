@@ -89,6 +89,7 @@ def test_every_tensor_of_a_family_has_a_name():
     ("change", "line"),
     [
         ({"general.architecture": "mamba"}, "general.architecture=mamba: unknown; allowed: llama, "),
+        ({"general.architecture": None}, "general.architecture: missing"),
         ({"llama.block_count": None}, "llama.block_count: missing"),
         ({"llama.rope.scaling.type": "yarn"}, "llama.rope.scaling.type=yarn: must be none"),
     ],
