@@ -7,10 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from algos import collectives
 from algos.checks import require_given
 from algos.language import answering
 from algos.language.adapters import init_adapters
 from algos.language.answering import AnswerMode
+from algos.language.buffer import AnswerBuffer, add_answers, init_buffer, standardize_advantages, take_batch
 from algos.language.constrained import answer_probabilities
 from algos.language.generated import Generated
 from algos.language.learning import learn_from_answers
@@ -36,7 +38,12 @@ def make_answer_mode(config: Any, task: AnswerTask) -> AnswerMode:
 
 
 def make_language_agent(
-    config: Any, task: AnswerTask, base: Base, prompt: int, total_updates: int | None
+    config: Any,
+    task: AnswerTask,
+    base: Base,
+    prompt: int,
+    total_updates: int | None,
+    shards: int = 1,
 ) -> Agent:
     """Builds the agent of `LanguageSettings` over a base model.
 
@@ -46,20 +53,25 @@ def make_language_agent(
       base: the base model; it is the agent's world.
       prompt: P, tokens of a prompt.
       total_updates: length of the schedules.
+      shards: number of shards.
     """
     mode, optimizer = make_answer_mode(config, task), make_optimizer("adamw")
     _require_positions(base, prompt + len(task.trie.prefix) + mode.width)
     shapes = product_shapes(base.settings)
 
-    def init(key):
-        adapters = init_adapters(key, config.lora, shapes)
+    def init_with(key, adapters):
         width = base.settings.width
         value = ValueHead(jnp.zeros(width), jnp.zeros(())) if config.critic == "head" else None
         params = LanguageParams(adapters, value)
         # A copy, as a state is donated whole.
         start = jax.tree.map(jnp.copy, params) if config.kl_coefficient else None
         hyper = config.initial_hyper(total_updates)
-        return LanguageState(params, optimizer.init(params), start, hyper, jnp.zeros((), jnp.int32))
+        buffer = None if config.buffer is None else empty_buffer(config, task, mode, prompt, shards)
+        return LanguageState(params, optimizer.init(params), start, hyper, jnp.zeros((), jnp.int32), buffer)
+
+    def init(key):
+        adapters = init_adapters(key, config.lora, shapes) if base.adapters is None else base.adapters
+        return init_with(key, jax.tree.map(jnp.asarray, adapters))
 
     def build(world: PyTree) -> Agent:
         def bind(params: LanguageParams):
@@ -105,8 +117,12 @@ def make_language_agent(
 
         def update(state, key, rollout):
             hyper = apply_schedules(config, state.hyper, state.updates)
-            rows = answer_rows(task, state, rollout, hyper)
+            rows, waiting = answer_rows(task, state, rollout, hyper), {}
+            if state.buffer is not None:
+                key, key_buffer = jax.random.split(key)
+                state, rows, waiting = exchange_answers(config, state, key_buffer, rows)
             state, metrics = learn_from_answers(config, mode, bind, optimizer, state, key, rows, hyper)
+            metrics |= waiting
             metrics |= {name: hyper[name] for name in config.scheduled_names()}
             metrics["utilisation"] = used_places(rollout, mode.width)
             return state.replace(updates=state.updates + 1), metrics
@@ -118,7 +134,10 @@ def make_language_agent(
             greedy=greedy,
             value=value if config.critic == "head" else None,
             update=update,
-            policy_state=lambda state: state.replace(optimizer=None, start=None),
+            policy_state=lambda state: state.replace(optimizer=None, start=None, buffer=None),
+            local=mark_buffer,
+            frozen=base.adapters,
+            init_with=None if base.adapters is None else init_with,
             hyper=lambda: config.initial_hyper(total_updates),
             world=world,
             with_world=build,
@@ -132,6 +151,41 @@ def make_language_agent(
 def _lists_moves(config: Any, task: AnswerTask) -> bool:
     """Whether all moves are answers whose probabilities can be computed: one choice, no thoughts."""
     return config.answer != "free" and not config.think and task.actions.shape[1] == 1
+
+
+def empty_buffer(config: Any, task: AnswerTask, mode: AnswerMode, prompt: int, shards: int) -> AnswerBuffer:
+    """Returns a shard's part of an empty buffer."""
+    place, width = (1,), (1, mode.width)
+    like = AnswerRows(
+        prompt=jax.ShapeDtypeStruct((1, prompt), jnp.int32),
+        allowed=jax.ShapeDtypeStruct((1, len(task.actions)), jnp.bool_),
+        tokens=jax.ShapeDtypeStruct(width, jnp.int32),
+        chosen=jax.ShapeDtypeStruct(width, jnp.bool_),
+        sampled=jax.ShapeDtypeStruct(width, jnp.float32),
+        old=jax.ShapeDtypeStruct(width, jnp.float32),
+        advantage=jax.ShapeDtypeStruct(place, jnp.float32),
+        alive=jax.ShapeDtypeStruct(place, jnp.bool_),
+        target=jax.ShapeDtypeStruct(place, jnp.float32) if config.critic == "head" else None,
+    )
+    return init_buffer(like, config.buffer.capacity // shards)
+
+
+def exchange_answers(config: Any, state: LanguageState, key: jax.Array, rows: AnswerRows):
+    """Puts a rollout's answers into the buffer and draws a batch; returns state, rows and metrics."""
+    key_add, key_take = jax.random.split(collectives.fold_shard_into_key(key))
+    buffer = add_answers(state.buffer, key_add, rows)
+    filled = buffer.rows.alive.sum(dtype=jnp.float32)
+    size = config.buffer.batch // collectives.num_shards()
+    buffer, rows, age = take_batch(buffer, key_take, size, config.buffer.wait * size)
+    rows = standardize_advantages(rows) if config.buffer.normalize else rows
+    waiting = {"buffer_answers": collectives.sum_over_shards(filled), "buffer_age": age}
+    return state.replace(buffer=buffer), rows, waiting
+
+
+def mark_buffer(state: LanguageState) -> LanguageState:
+    """Marks the arrays of one shard, those of the buffer; see `Agent.local`."""
+    marks = jax.tree.map(lambda x: False, state)
+    return marks.replace(buffer=jax.tree.map(lambda x: True, marks.buffer))
 
 
 def _require_positions(base: Base, tokens: int) -> None:

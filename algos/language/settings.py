@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from algos.checks import require_choice, require_count, require_range, require_whole
 from algos.language.adapters import LoraSettings
 from algos.language.agent import make_language_agent
+from algos.language.buffer import BufferSettings
 from algos.language.state import ANSWERS, CRITICS, LOSSES
 from algos.language.task import AnswerTask, Base
 from algos.on_policy.traced_settings import TracedSettings
@@ -62,7 +63,7 @@ class WarmSettings:
 
 # Bases that a run makes itself.
 MADE = FRESH, WARM = ("fresh", "warm")
-NODES = {"fresh": FreshSettings, "warm": WarmSettings, "lora": LoraSettings}
+NODES = {"fresh": FreshSettings, "warm": WarmSettings, "lora": LoraSettings, "buffer": BufferSettings}
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,9 @@ class LanguageSettings(TracedSettings):
       epochs: passes over a rollout.
       micro_batch: rows per forward and backward pass; null for all of a rollout.
       accumulation: micro-batches per gradient step; null for all.
+      adapter: folder of adapters in PEFT's layout to start from, with their rank, alpha and targets; null for
+        new ones.
+      buffer: sizes of a buffer between rollouts and gradient steps, a mapping is accepted; null for none.
       correct: whether old log-probabilities are those of the learner's own forward pass, with truncated
         importance weights for what was sampled: "auto" (in bf16), "always" or "never".
       kl_coefficient: weight of the divergence from the policy at the start of the run; 0 computes none.
@@ -133,6 +137,7 @@ class LanguageSettings(TracedSettings):
     fresh: FreshSettings = field(default_factory=FreshSettings)
     warm: WarmSettings = field(default_factory=WarmSettings)
     lora: LoraSettings = field(default_factory=LoraSettings)
+    adapter: str | None = None
     answer: str = "legal"
     think: int = 0
     max_tokens: int = 16
@@ -144,6 +149,7 @@ class LanguageSettings(TracedSettings):
     epochs: int = 1
     micro_batch: int | None = None
     accumulation: int | None = None
+    buffer: BufferSettings | None = None
     correct: str = "auto"
     kl_coefficient: float = 0.0
     learning_rate: float = 1e-3
@@ -187,12 +193,32 @@ class LanguageSettings(TracedSettings):
     @property
     def files(self) -> Mapping[str, Iterable[Path]]:
         """Files of a base that is not made by the run; see `LearnerSettings`."""
-        return {} if self.base in MADE else {self.base: sorted(Path(self.base).glob("*.*"))}
+        named = [
+            *(() if self.base in MADE else (self.base,)),
+            *(() if self.adapter is None else (self.adapter,)),
+        ]
+        return {name: sorted(Path(name).glob("*.*")) for name in named}
 
     @property
     def corrects(self) -> bool:
-        """Whether the learner computes old log-probabilities itself."""
-        return self.correct == "always" or (self.correct == "auto" and self.compute_dtype == "bf16")
+        """Whether the learner computes old log-probabilities itself: in bf16, and of what a buffer holds."""
+        stale = self.buffer is not None or self.compute_dtype == "bf16"
+        return self.correct == "always" or (self.correct == "auto" and stale)
+
+    def learnt_rows(self, rows: int, shards: int) -> int:
+        """Returns the rows of an update's gradient steps on one shard, of the `rows` of its rollout.
+
+        Raises:
+          ValueError: if the shards cannot share the buffer.
+        """
+        if self.buffer is None:
+            return rows
+        for key in ("capacity", "batch"):
+            if getattr(self.buffer, key) % shards:
+                raise ValueError(
+                    f"buffer.{key}={getattr(self.buffer, key)}: must be a multiple of shards={shards}"
+                )
+        return self.buffer.batch // shards
 
     def step_sizes(self, rows: int) -> tuple[int, int]:
         """Returns the rows of a micro-batch and the micro-batches of a gradient step.
@@ -244,6 +270,7 @@ class LanguageSettings(TracedSettings):
             raise ValueError("algo.base: a language learner needs a game's answers and a base model")
         total_updates = self.total_updates or updates
         self.require_total_updates(total_updates)
-        if samples is not None:
-            self.step_sizes(samples * self.horizon // shards)
-        return make_language_agent(self, language, base, observation_shape[0], total_updates)
+        rows = None if samples is None else samples * self.horizon // shards
+        if rows is not None:
+            self.step_sizes(self.learnt_rows(rows, shards))
+        return make_language_agent(self, language, base, observation_shape[0], total_updates, shards)

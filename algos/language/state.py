@@ -36,6 +36,7 @@ class LanguageState(struct.PyTreeNode):
       params: what is trained.
       optimizer: state of the optimiser.
       start: parameters at the start of the run, which the divergence is measured from; None without it.
+      buffer: answers that wait to be learnt from (`algos.language.buffer.AnswerBuffer`); None without it.
       hyper: traced hyper-parameters by name.
       updates: int32, updates done.
     """
@@ -45,6 +46,7 @@ class LanguageState(struct.PyTreeNode):
     start: LanguageParams | None
     hyper: Hyper
     updates: jax.Array
+    buffer: PyTree = None
 
 
 class AnswerRows(struct.PyTreeNode):

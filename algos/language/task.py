@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from algos.language.adapters import Adapters
 from algos.language.answer_trie import AnswerTrie
 from algos.language.byte_answers import AnswerAutomaton
 from algos.language.free_text import Vocabulary
@@ -43,12 +44,14 @@ class Base(NamedTuple):
       parameters: its host arrays, see `algos.language.model`.
       digest: SHA-256 of its files, which adapters are checked against.
       folder: of its files.
+      adapters: to start from; None for new ones.
     """
 
     settings: DecoderSettings
     parameters: PyTree
     digest: str
     folder: str = ""
+    adapters: Adapters | None = None
 
     @property
     def bytes(self) -> int:

@@ -19,7 +19,7 @@ from algos.language.model import DecoderSettings, init_decoder
 from algos.language.settings import MADE, WARM, FreshSettings, LanguageSettings
 from algos.language.task import Base
 from jaxmarl_echelon.envs.base import Environment
-from jaxmarl_echelon.language.folders import digest_model, load_model, save_model
+from jaxmarl_echelon.language.folders import digest_model, load_adapters, load_model, save_model
 from jaxmarl_echelon.language.language import Language
 from jaxmarl_echelon.training.config import input_files
 from jaxmarl_echelon.training.config.run_config import RunConfig
@@ -36,6 +36,14 @@ def load_base(config: RunConfig, name: str) -> Base:
     Raises:
       ValueError: one line, for a folder that is no model, or whose tokenizer is not the prompts'.
     """
+    algo, base = config.algos[name], _find_base(config, name)
+    return (
+        base if algo.adapter is None else base._replace(adapters=load_adapters(algo.adapter, base.settings))
+    )
+
+
+def _find_base(config: RunConfig, name: str) -> Base:
+    """As `load_base`, without adapters."""
     algo, language = config.algos[name], config.env.language[name]
     assert isinstance(algo, LanguageSettings)
     if algo.base in MADE:

@@ -160,6 +160,11 @@ class RunConfig:
                     f"env.face=text: {type(algo).__name__} reads numbers; needs env.face=moves, or a "
                     "language learner such as algo=reinforce_lm"
                 )
+            if getattr(algo, "buffer", None) is not None and self.transforms.sampling:
+                raise ValueError(
+                    "transforms.sampling: must be [] with algo.buffer, which draws its own batches and "
+                    "standardises them by algo.buffer.normalize"
+                )
             if algo.reads_text and not self.transforms and getattr(algo, "critic", None) == "none":
                 raise ValueError(
                     "transforms: a language learner without critic needs reward transforms, such as "

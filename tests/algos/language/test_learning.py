@@ -136,15 +136,21 @@ def probability(agent, state):
         {"critic": "head"},
         {"loss": "clip", "epochs": 2, "micro_batch": 16, "accumulation": 2, "correct": "always"},
         {"loss": "gspo", "epochs": 2, "kl_coefficient": 0.01},
+        {"buffer": {"capacity": 96, "batch": 32, "wait": 2.5}, "learning_rate": 0.04},
     ],
-    ids=["reinforce", "critic", "clip", "gspo"],
+    ids=["reinforce", "critic", "clip", "gspo", "buffer"],
 )
 def test_the_paid_answer_is_learnt(settings):
     _, agent = make_agent(**settings)
     state, metrics = learn(agent, UPDATES)
     assert probability(agent, state) > 0.95
-    assert float(metrics["sampler_gap_max"].max()) < 1e-4
-    assert np.all(np.asarray(metrics["gradient_steps"]) > 0)
+    learnt = np.asarray(metrics["gradient_steps"]) > 0
+    if "buffer" in settings:
+        # The first answers wait, later ones are of older policies.
+        assert not learnt[0] and learnt.mean() > 0.5
+        assert np.nanmax(metrics["buffer_age"]) > 0 and metrics["buffer_answers"].max() <= 96
+    else:
+        assert learnt.all() and float(metrics["sampler_gap_max"].max()) < 1e-4
 
 
 def test_the_wrong_sign_does_not_learn_it():
