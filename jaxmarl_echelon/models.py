@@ -13,9 +13,10 @@ from algos.language.adapters import count_parameters
 from algos.language.families import family_name
 from algos.language.model import DecoderSettings, decode_step, prefill, project_logits
 from algos.types import PyTree
-from jaxmarl_echelon import command_line
-from jaxmarl_echelon.language.folders import LanguageModel, load_model
+from jaxmarl_echelon import command_line, run_loading
+from jaxmarl_echelon.language.folders import LanguageModel, load_model, save_adapters
 from jaxmarl_echelon.language.gguf import convert_gguf
+from jaxmarl_echelon.training.config.base_models import load_base
 
 # Likeliest next tokens that are listed.
 LISTED = 5
@@ -34,6 +35,12 @@ def parse_models_arguments() -> argparse.Namespace:
     show.add_argument("folder", type=Path, help="folder of a model")
     show.add_argument("--prompt", default="", help="text to continue")
     show.add_argument("--tokens", type=int, default=10, help="tokens of the continuation (default: 10)")
+    export = commands.add_parser("export", help="write a run's adapters in PEFT's layout")
+    export.add_argument("run", help="run folder or checkpoint")
+    export.add_argument("folder", type=Path, help="folder to write")
+    export.add_argument("--checkpoint", default="best_eval", help="name of a checkpoint (default: best_eval)")
+    export.add_argument("--role", help="learner of the run (default: the first)")
+    export.add_argument("--snapshot", type=int, help="the snapshot #N of the run's pool instead")
     return parser.parse_args()
 
 
@@ -48,6 +55,9 @@ def main() -> None:
         digest = convert_gguf(arguments.file, arguments.folder, arguments.tokenizer)
         console.print(f"{arguments.folder}: digest {digest}")
         return
+    if arguments.command == "export":
+        console.print(export_adapters(arguments))
+        return
     if arguments.tokens < 1:
         raise command_line.UsageError(f"--tokens={arguments.tokens}: must be at least 1")
     model = load_model(arguments.folder)
@@ -56,6 +66,36 @@ def main() -> None:
     if arguments.prompt:
         for line in describe_continuation(model, arguments.prompt, arguments.tokens):
             console.print(line)
+
+
+def export_adapters(arguments: argparse.Namespace) -> str:
+    """Writes the adapters of a run's policy, or of a snapshot of its pool; returns a line about them.
+
+    Raises:
+      ValueError: one line, for a run without language policies, an unknown role or snapshot, or a folder that
+        exists.
+    """
+    if arguments.folder.exists():
+        raise command_line.UsageError(f"{arguments.folder}: exists already")
+    name = "latest" if arguments.snapshot is not None else arguments.checkpoint
+    folder, _, config, program, state = run_loading.load_run(arguments.run, name)
+    role = program.role if arguments.role is None else arguments.role
+    if role not in program.agents or not program.agents[role].digest:
+        raise ValueError(f"{arguments.run}: {role} is no language policy of this run")
+    params = state.policies[role].params
+    if arguments.snapshot is not None:
+        number = arguments.snapshot
+        if config.pooled is None:
+            raise ValueError(f"--snapshot={number}: the run has no pool")
+        policy = program.agents[role].policy_state(state.policies[role])
+        known = run_loading.load_snapshots(folder, config, program, policy)
+        if number not in known:
+            allowed = ", ".join(map(str, known))
+            raise ValueError(f"--snapshot={number}: not in the pool; allowed: {allowed}")
+        params = known[number].params
+    base = load_base(config, role)
+    save_adapters(arguments.folder, params.adapters, base.folder)
+    return f"{arguments.folder}: {count_parameters(params.adapters):,} numbers, for the base {base.folder}"
 
 
 def describe_model(model: LanguageModel) -> list[str]:

@@ -1,14 +1,39 @@
 """Rebuilds a finished or a running run from one of its checkpoints."""
 
+from pathlib import Path
+
 import jax
+import numpy as np
 from omegaconf import OmegaConf
 
+from algos.types import PyTree
 from jaxmarl_echelon import checkpoints, command_line, optional_packages
+from jaxmarl_echelon.selfplay.pool import SNAPSHOT
 from jaxmarl_echelon.training.acting.random_streams import run_key
 from jaxmarl_echelon.training.config import build, input_files
 from jaxmarl_echelon.training.config.role_assignment import FROZEN
+from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.program.agents import make_actors, require_same_worlds
-from jaxmarl_echelon.training.program.program import make_program
+from jaxmarl_echelon.training.program.program import Program, make_program
+
+
+def load_snapshots(folder: Path, config: RunConfig, program: Program, like: PyTree) -> dict[int, PyTree]:
+    """Loads the snapshots in the pool of a checkpoint by number, oldest first.
+
+    Args:
+      folder, config, program: from `load_run`, of a run with a pool.
+      like: a policy of the pool's learner, whose dtypes the snapshots get.
+    """
+    structure = jax.eval_shape(program.init, run_key(config.seed)).pool
+    pool, first = checkpoints.restore_state(folder, structure, ".pool"), config.pool.learners
+    filled = np.flatnonzero(np.asarray(pool.kind)[: first + config.pool.capacity] == SNAPSHOT)
+    numbers = np.asarray(pool.iteration)
+    return {
+        int(numbers[entry]): jax.tree.map(
+            lambda x, y, entry=entry: x[entry - first].astype(y.dtype), pool.bank, like
+        )
+        for entry in filled[np.argsort(numbers[filled])]
+    }
 
 
 def load_run(path: str, name: str, overrides=(), *, policy_only: bool = False):

@@ -11,8 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from jaxmarl_echelon import checkpoints, command_line, run_loading
-from jaxmarl_echelon.selfplay.pool import SNAPSHOT
+from jaxmarl_echelon import command_line, run_loading
 from jaxmarl_echelon.selfplay.ratings import SYSTEMS, rating_system
 from jaxmarl_echelon.tracking.pool_plot import matrix_plot
 from jaxmarl_echelon.training.acting.random_streams import Stream, stream_key
@@ -55,15 +54,9 @@ def load_entrants(path: str, checkpoint: str, snapshots: int):
     label = run_label(folder.parent.parent)
     found = {label: policy}
     if config.pooled is not None and config.controllers[config.pooled] == POOL + owner:
-        like = jax.eval_shape(program.init, jax.random.key(0)).pool
-        pool = checkpoints.restore_state(folder, like, ".pool")
-        first = config.pool.learners
-        filled = np.flatnonzero(np.asarray(pool.kind)[: first + config.pool.capacity] == SNAPSHOT)
-        filled = filled[np.argsort(np.asarray(pool.iteration)[filled])]
-        chosen = np.unique(np.linspace(0, len(filled) - 1, min(snapshots, len(filled))).astype(int))
-        for entry in filled[chosen]:
-            past = jax.tree.map(lambda x, y, entry=entry: x[entry - first].astype(y.dtype), pool.bank, policy)
-            found[f"{label} #{int(pool.iteration[entry])}"] = past
+        past = list(run_loading.load_snapshots(folder, config, program, policy).items())
+        chosen = np.unique(np.linspace(0, len(past) - 1, min(snapshots, len(past))).astype(int))
+        found |= {f"{label} #{past[place][0]}": past[place][1] for place in chosen}
     return found, program, sides
 
 
@@ -99,8 +92,8 @@ def main() -> None:
     policies, worlds = {}, set()
     for path in arguments.paths:
         found, program, sides = load_entrants(path, arguments.checkpoint, arguments.snapshots)
-        worlds.add(sides.agent.digest)
         round_robin.require_even_seats(program.env.spec, arguments.games)
+        worlds.add(sides.agent.digest)
         if repeated := policies.keys() & found.keys():
             raise ValueError(f"{path}: duplicate entry {min(repeated)}; runs must have different names")
         policies |= found

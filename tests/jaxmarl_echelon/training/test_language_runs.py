@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from sharded_runs import told
 
-from jaxmarl_echelon import checkpoints, run_loading
+from jaxmarl_echelon import checkpoints, command_line, models, run_loading
 from jaxmarl_echelon.envs.textgames.analysis import exploitability
 from jaxmarl_echelon.tournament import load_entrants
 from jaxmarl_echelon.training.config import build
@@ -157,6 +157,27 @@ def test_snapshots_and_scripts_play_a_tournament(run):
     )(policies, jax.random.key(0), program.world)
     assert scores.shape == (3, 3, 8) and np.all(np.isfinite(scores))
     assert np.all((scores >= 0) & (scores <= 1)) and len(np.unique(scores)) > 1
+
+
+@pytest.mark.parametrize("snapshot", [(), ("--snapshot", "0")], ids=["policy", "snapshot"])
+def test_adapters_go_out_and_come_in(run, snapshot, tmp_path, monkeypatch):
+    """An exported adapter starts another run with the probabilities that it had."""
+    given = ["models", "export", str(run), str(tmp_path / "adapter"), "--checkpoint", "latest", *snapshot]
+    monkeypatch.setattr("sys.argv", given)
+    models.main()
+    facts = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert facts["r"] == 2 and facts["lora_alpha"] == 4
+    config = build.read_saved_config(checkpoints.read_metadata(checkpoints.find_checkpoint(run, "latest")))
+    config.algo.adapter = str(tmp_path / "adapter")
+    built = build.build_run_config(config)
+    agent = make_agents(built)["player"]
+    began = agent.init(jax.random.key(3))
+    _, _, _, _, state = run_loading.load_run(str(run), "latest", ())
+    both = began.params.adapters, state.policies["player"].params.adapters
+    same = [np.array_equal(*pair) for pair in zip(*map(jax.tree.leaves, both), strict=True)]
+    assert all(same) != bool(snapshot)
+    with pytest.raises(command_line.UsageError, match="adapter: exists already"):
+        models.main()
 
 
 def test_exact_probabilities_are_those_with_which_it_acts(run):
