@@ -76,6 +76,7 @@ SMALL = (
     "algo.widths=[32]",
     "total_env_steps=524288",
 )
+SCRIPTED = ("controllers.player=pool:player", "pool.fixed=[random,perfect]")
 POOLED = ("controllers.player=pool:player", "pool=scripts")
 QUICK = {
     "pendulum_sac": Training(("env=gymnax/Pendulum-v1", "algo=sac"), least=-200.0),
@@ -92,6 +93,13 @@ QUICK = {
     "kickstart": Training((*SMALL, "algo.teacher=TEACHER"), seeds=3, least=0.9),
     "kickstart_alone": Training(SMALL, seeds=3, most=0.5),
     "kuhn": Training(("env=textgames/kuhn", "algo=ppo"), seeds=3, most=0.05, exploitability=True),
+    "kuhn_lm": Training(
+        ("+algo=reinforce_lm", "env=textgames/kuhn"), seeds=3, most=0.08, exploitability=True
+    ),
+    "nim_lm": Training(("+algo=reinforce_lm", "env=textgames/nim", *SCRIPTED), seeds=3, least=0.75),
+    "tictactoe_lm": Training(
+        ("+algo=reinforce_lm", "env=textgames/tictactoe", *SCRIPTED), seeds=3, least=0.65
+    ),
     # Perfect play cannot be beaten: half a point is a draw, in every game.
     "tictactoe": Training(
         (
@@ -213,7 +221,7 @@ def final_scores(members: list[Path], training: Training) -> tuple[str, dict[str
 def scorer(program: Program, training: Training) -> tuple[str, Callable]:
     """Name of the measure, and `(run state, key) -> score`."""
     if training.exploitability:
-        tree = exploitability.build_tree(program.env.rules)
+        tree = exploitability.build_tree(program.env.rules, program.env.observe)
         table = jax.jit(partial(exploitability.learner_probabilities, tree, program.agents[program.role]))
 
         def exploited(state, _):
