@@ -12,10 +12,10 @@ AUTO = "auto"
 class LearnerSettings:
     """Base class of all algorithms' settings; `make` builds the agent, see `algos.types.Agent`.
 
-    `make(observation_shape, action, *, samples, updates, episode_limit, goal, blocks, observation_dtype,
-    tuned)` is for `samples` parallel agents (E * A), a run of `updates` updates and episodes of at most
-    `episode_limit` decisions; `goal` is the role's `algos.types.Goal` or None, `blocks` are the
-    `algos.types.Block`s of its observations. See `critics_apart`, and `tuned` in `algos.optim.small_batches`.
+    `make(observation_shape, action, *, samples, updates, episode_limit, goal, blocks, observation_dtype)` is
+    for `samples` parallel agents (E * A), a run of `updates` updates and episodes of at most `episode_limit`
+    decisions; `goal` is the role's `algos.types.Goal` or None, `blocks` are the
+    `algos.types.Block`s of its observations. See `critics_apart`.
 
     Attributes:
       horizon: decisions per segment of a rollout.

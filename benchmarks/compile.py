@@ -13,7 +13,6 @@ printed: this checkout's over the other's.
 import argparse
 import collections
 import importlib.util
-import inspect
 import json
 import os
 import re
@@ -146,9 +145,7 @@ def measure(overrides: list[str], compiles: bool) -> dict:
     roots = tuple(f"{root}/{package}/" for package in ("jaxmarl_echelon", "algos", "physics"))
     config, _ = command_line.compose_config(command_line.normalize_overrides(overrides))
     run = build.build_run_config(config)
-    # Other checkouts may lack this argument and `algos.compiler`.
-    tuned = {"tuned": True} if "tuned" in inspect.signature(make_program).parameters else {}
-    program = make_program(run, **tuned)
+    program = make_program(run)
 
     # Pass the world as an argument if the program takes one, as runs do.
     world = (program.world,) if hasattr(program, "world") else ()

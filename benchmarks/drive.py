@@ -28,6 +28,7 @@ from rich.console import Console
 from rich.table import Table
 from spread import bytes_per_environment
 
+from algos.optim.small_batches import lower_for_options
 from jaxmarl_echelon.config_sources import config_directory
 from jaxmarl_echelon.envs import episodes
 from jaxmarl_echelon.envs.check_env import random_actions
@@ -200,14 +201,16 @@ def measure_training(console, cases, sizes, overrides, rates) -> None:
     for label, given in cases.items():
         for num_envs in sizes:
             config = configured([*TRAINED, *given, f"num_envs={num_envs}", *overrides])
-            program, world = make_program(config, tuned=True), None
+            program, world = make_program(config), None
             world = program.world
             run = jax.jit(lambda key, world, program=program: program.init(key, world=world))(
                 jax.random.key(0), world
             )
             update = jax.jit(lambda run, world, program=program: program.update(run, world=world))
             begin = time.perf_counter()
-            compiled = update.lower(run, world).compile(compiler_options=program.compiler_options)
+            compiled = lower_for_options(update, run, world).compile(
+                compiler_options=program.compiler_options
+            )
             compile_seconds = time.perf_counter() - begin
             seconds = seconds_per_call(compiled, run, world, budget=3.0)
             shares = of_machine(1 / seconds, counted(jax.make_jaxpr(update)(run, world).jaxpr), *rates)

@@ -25,6 +25,7 @@ from spread import bytes_per_environment, spread
 from updates import PEER
 
 from algos.on_policy.ppo import PPOConfig
+from algos.optim.small_batches import lower_for_options
 from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.envs import episodes
 from jaxmarl_echelon.envs.f110.make import make
@@ -165,7 +166,9 @@ def measure_training(console, where: str, name: str, settings, matmul: float) ->
         config, program = make_training(env, num_envs, horizon, minibatch, epochs)
         run = jax.jit(program.init)(jax.random.key(0))
         begin = time.perf_counter()
-        update = jax.jit(program.update).lower(run).compile(compiler_options=program.compiler_options)
+        update = lower_for_options(jax.jit(program.update), run).compile(
+            compiler_options=program.compiler_options
+        )
         compile_seconds = time.perf_counter() - begin
         seconds = seconds_per_call(update, run, budget=4.0)
         acting = seconds_per_call(rollout(config, program), run, budget=2.0)
@@ -186,7 +189,7 @@ def make_training(env, num_envs: int, horizon: int, minibatch: int, epochs: int)
     config = RunConfig(
         env=env, algo=algo, curriculum=constant_curriculum, total_env_steps=batch, num_envs=num_envs
     )
-    return config, make_program(config, tuned=True)
+    return config, make_program(config)
 
 
 def race_of(where: str) -> dict:
@@ -256,7 +259,9 @@ def measure_peer(console, where: str, name: str, python: str, race: dict | None,
     num_envs, horizon = AS_SB3
     _, program = make_training(environment(where, 108), num_envs, horizon, 64, 10)
     run = jax.jit(program.init)(jax.random.key(0))
-    update = jax.jit(program.update).lower(run).compile(compiler_options=program.compiler_options)
+    update = lower_for_options(jax.jit(program.update), run).compile(
+        compiler_options=program.compiler_options
+    )
     gym = {"race": race}
     cases = tuple(itertools.product((1, num_envs), sorted({1, os.cpu_count()})))
     ours, alone, simulating = ({case: [] for case in cases} for _ in range(3))

@@ -16,6 +16,7 @@ import time
 
 import jax
 
+from algos.optim.small_batches import lower_for_options
 from jaxmarl_echelon import command_line
 from jaxmarl_echelon.command_line import PACKAGED
 from jaxmarl_echelon.training.config import build
@@ -60,10 +61,12 @@ class Arm:
     """One compiled program with its state."""
 
     def __init__(self, config: RunConfig):
-        self.program: Program = make_program(config, tuned=True)
+        self.program: Program = make_program(config)
         self.state = jax.jit(self.program.init)(jax.random.key(0))
         begin = time.perf_counter()
-        lowered = jax.jit(self.program.update, donate_argnums=0).lower(self.state, self.program.world)
+        lowered = lower_for_options(
+            jax.jit(self.program.update, donate_argnums=0), self.state, self.program.world
+        )
         self.update = lowered.compile(compiler_options=self.program.compiler_options)
         self.compile_seconds = time.perf_counter() - begin
         self.seconds: list[float] = []

@@ -31,6 +31,7 @@ from rich.console import Console
 from rich.table import Table
 from trainer import best_seconds, make_collect
 
+from algos.optim.small_batches import lower_for_options
 from jaxmarl_echelon import command_line
 from jaxmarl_echelon.training.acting.random_streams import run_key
 from jaxmarl_echelon.training.config import build
@@ -85,7 +86,7 @@ def measure(overrides: Sequence[str], devices: int, num_envs: int) -> None:
     Each update prints its seconds.
     """
     config = read(overrides, num_envs=num_envs, shards=devices, eval_episodes=devices)
-    program = make_program(config, tuned=True)
+    program = make_program(config)
     compiled = compile_program(
         lambda key, world: program.init(key, world=world),
         program.update,
@@ -275,11 +276,11 @@ def one_device(arguments: argparse.Namespace) -> None:
     table = Table("Environments", "Steps/s", "Rollout", "Argument + temporary MB", "Compile s")
     for num_envs in arguments.one_device:
         config = read(arguments.overrides or DEFAULT, num_envs=num_envs)
-        program = make_program(config, tuned=True)
+        program = make_program(config)
         begin = time.perf_counter()
         run = jax.jit(program.init)(jax.random.key(0))
         options = program.compiler_options
-        update = jax.jit(program.update).lower(run).compile(compiler_options=options)
+        update = lower_for_options(jax.jit(program.update), run).compile(compiler_options=options)
         seconds = time.perf_counter() - begin
         collect = jax.jit(make_collect(config, program)).lower(run).compile(compiler_options=options)
         best = best_seconds({"update": (update, run), "rollout": (collect, run)}, arguments.turns)

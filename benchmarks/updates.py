@@ -25,6 +25,7 @@ from algos.off_policy.td3 import TD3Config
 from algos.off_policy.tqc import TQCConfig
 from algos.on_policy.a2c import A2CConfig
 from algos.on_policy.ppo import PPOConfig
+from algos.optim.small_batches import lower_for_options
 from algos.types import ActionSpec, Rollout, Transition
 
 OBSERVATION, ACTION, BATCH, ROWS = 119, 2, 256, 16
@@ -42,18 +43,18 @@ PEER = {
 }
 
 
-def make_learner(config, tuned: bool):
+def make_learner(config):
     """An agent of the sizes above."""
     action = ActionSpec("continuous", (ACTION,))
-    return config.make(
-        (OBSERVATION,), action, samples=ROWS, updates=1, episode_limit=750, goal=None, tuned=tuned
-    )
+    return config.make((OBSERVATION,), action, samples=ROWS, updates=1, episode_limit=750, goal=None)
 
 
-def compile_call(call, *arguments, options: Mapping[str, str]):
-    """The compiled call, and its compilation seconds."""
+def compile_call(call, *arguments, options: Mapping[str, str] | None):
+    """The compiled call, and its compilation seconds; traced and compiled plainly without options."""
     begin = time.perf_counter()
-    return jax.jit(call).lower(*arguments).compile(compiler_options=options), time.perf_counter() - begin
+    jitted = jax.jit(call)
+    lowered = jitted.lower(*arguments) if options is None else lower_for_options(jitted, *arguments)
+    return lowered.compile(compiler_options=options), time.perf_counter() - begin
 
 
 def replay_updates(name: str, tuned: bool):
@@ -65,7 +66,7 @@ def replay_updates(name: str, tuned: bool):
         replay={"capacity": 1 << 16},
         normalize_observation=False,
     )
-    agent = make_learner(config, tuned)
+    agent = make_learner(config)
 
     def transition(key):
         seen, following = jax.random.normal(key, (2, ROWS, 1, OBSERVATION))
@@ -88,7 +89,9 @@ def replay_updates(name: str, tuned: bool):
         return jax.lax.scan(step, state, jax.random.split(key, 4))[0]
 
     state = jax.jit(agent.init)(jax.random.key(0))
-    call, seconds = compile_call(run, state, jax.random.key(0), options=agent.compiler_options)
+    call, seconds = compile_call(
+        run, state, jax.random.key(0), options=agent.compiler_options if tuned else None
+    )
     for index in range(2 * BATCH // ROWS // 4 + 1):
         state = call(state, jax.random.key(index))
     return call, (state, jax.random.key(1)), 4 * GRADIENT_STEPS, seconds
@@ -101,7 +104,7 @@ def rollout_updates(name: str, tuned: bool):
     else:
         config = A2CConfig(horizon=16, normalize_observation=False)
     steps = config.epochs * config.num_minibatches if name == "ppo" else 1
-    agent = make_learner(config, tuned)
+    agent = make_learner(config)
     shape = (config.horizon, ROWS, 1)
     key, zeros, no = jax.random.key(0), jnp.zeros(shape), jnp.zeros(shape, bool)
     rollout = Rollout(
@@ -120,7 +123,9 @@ def rollout_updates(name: str, tuned: bool):
     )
     state = jax.jit(agent.init)(key)
     call, seconds = compile_call(
-        lambda state: agent.update(state, key, rollout)[0], state, options=agent.compiler_options
+        lambda state: agent.update(state, key, rollout)[0],
+        state,
+        options=agent.compiler_options if tuned else None,
     )
     return call, (state,), steps, seconds
 

@@ -18,6 +18,7 @@ from peers import PeerError, ask
 from rich.console import Console
 from rich.table import Table
 
+from algos.optim.small_batches import lower_for_options
 from jaxmarl_echelon import command_line
 from jaxmarl_echelon.training.acting.random_streams import APART
 from jaxmarl_echelon.training.config import build
@@ -41,8 +42,8 @@ def read(task: str, algo: str):
 
 def ours(run, seeds: int) -> tuple[list[float], float, float]:
     """Mean returns of all seeds, trained as one program; seconds of running and of compiling."""
-    program = make_program(run, tuned=True)
-    train = make_train_function(run, tuned=True)
+    program = make_program(run)
+    train = make_train_function(run)
 
     def one(key):
         state, _ = train(key)
@@ -51,7 +52,9 @@ def ours(run, seeds: int) -> tuple[list[float], float, float]:
 
     keys = jax.random.split(jax.random.key(0), seeds)
     begin = time.perf_counter()
-    compiled = jax.jit(jax.vmap(one)).lower(keys).compile(compiler_options=program.compiler_options)
+    compiled = lower_for_options(jax.jit(jax.vmap(one)), keys).compile(
+        compiler_options=program.compiler_options
+    )
     middle = time.perf_counter()
     returns = np.asarray(compiled(keys))
     return returns.tolist(), time.perf_counter() - middle, middle - begin

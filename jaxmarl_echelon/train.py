@@ -197,7 +197,7 @@ def read_job(config: DictConfig, choices: dict[str, str], layout: DeviceLayout =
         resolved = input_files.with_absolute_paths(resolved, read)
         contract.require_traces(members[0].config.env)
         needed = memory.check_replay(members[0].config, len(members), layout)
-        program = make_program(members[0].config, tuned=True)
+        program = make_program(members[0].config)
         together = partial(vectorized_runs.train_group, members, resolved, layout=layout)
         restore = partial(vectorized_runs.read_group_checkpoint, members, program)
         score = program.env.spec.score
@@ -210,7 +210,7 @@ def read_job(config: DictConfig, choices: dict[str, str], layout: DeviceLayout =
     resolved = input_files.with_absolute_paths(resolved, input_files.hash_input_files(run))
     contract.require_traces(run.env)
     needed = memory.check_replay(run, layout=layout)
-    program = make_program(run, tuned=True)
+    program = make_program(run)
     alone = partial(loop.train_run, run, program, resolved, layout=layout)
     restore = partial(resuming.read_checkpoint, run, program)
     score = program.env.spec.score

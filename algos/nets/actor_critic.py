@@ -180,7 +180,6 @@ def make_actor_critic(
     observation: ObservationSpec,
     action: ActionSpec,
     core: CoreConfig | None = None,
-    dot_general: Callable = jax.lax.dot_general,
 ) -> PolicyFunctions:
     """Builds the networks and the action distributions that they parametrise.
 
@@ -189,7 +188,6 @@ def make_actor_critic(
       observation: shape and blocks of observations.
       action: the action space.
       core: the recurrent core; None for a feed-forward policy.
-      dot_general: see `Layers`.
 
     Raises:
       ValueError: if `initial_action` does not fit the action space, or the encoder the observation.
@@ -212,7 +210,7 @@ def make_actor_critic(
         raise ValueError("shared=True: must be false where critics have observations of their own")
     dtype = PRECISIONS[config.compute_dtype]
     encoder = make_encoder(config.encoder, observation.blocks, dtype)
-    layers = Layers(config.activation, dtype, encoder, dot_general)
+    layers = Layers(config.activation, dtype, encoder)
     value_widths = config.widths if config.value_widths is None else config.value_widths
     example = jnp.zeros((observation.size,))
     if observation.critic is not None:

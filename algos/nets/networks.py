@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from algos.checks import is_number
 from algos.nets.encoders import apply_encoder
 from algos.nets.initializers import orthogonal
+from algos.optim.small_batches import layer_product
 from algos.types import ActionSpec, ObservationSpec
 
 ACTIVATIONS = {"tanh": jnp.tanh, "relu": nn.relu, "silu": nn.silu}
@@ -61,13 +62,11 @@ class Layers:
       activation: a key of `ACTIVATIONS`.
       dtype: dtype of the arithmetic; parameters stay float32.
       encoder: `(name=...) -> module`, makes the encoder of observations; None for flat observations.
-      dot_general: product of inputs and kernel, with the signature of `jax.lax.dot_general`.
     """
 
     activation: str = "relu"
     dtype: jnp.dtype = jnp.float32
     encoder: Callable | None = None
-    dot_general: Callable = jax.lax.dot_general
 
 
 class MLP(nn.Module):
@@ -89,7 +88,7 @@ class MLP(nn.Module):
                 width,
                 kernel_init=orthogonal(HIDDEN_GAIN),
                 dtype=self.layers.dtype,
-                dot_general=self.layers.dot_general,
+                dot_general=layer_product,
                 name=f"layer_{i}",
             )
             x = ACTIVATIONS[self.layers.activation](layer(x))

@@ -20,16 +20,14 @@ from algos.off_policy.learning import (
 from algos.off_policy.replay.replay import Replay, make_replay
 from algos.off_policy.settings import OffPolicySettings
 from algos.optim.optimizers import init_adam
-from algos.optim.small_batches import Implementation, choose_implementation
+from algos.optim.small_batches import step_on_few_rows
 from algos.types import ActionSpec, Agent, Block, Goal, Hyper, ObservationSpec, mark_all_shared
 
 
 class ReplayLearner(OffPolicySettings):
     """Settings that build the agent that they describe."""
 
-    def method(
-        self, observation: ObservationSpec, action: ActionSpec, implementation: Implementation
-    ) -> OffPolicyMethod:
+    def method(self, observation: ObservationSpec, action: ActionSpec) -> OffPolicyMethod:
         """Builds the networks and losses of this learner."""
         raise NotImplementedError
 
@@ -46,7 +44,6 @@ class ReplayLearner(OffPolicySettings):
         goal: Goal | None = None,
         late: bool = False,
         observation_dtype: DTypeLike = jnp.float32,
-        tuned: bool = False,
     ) -> Agent:
         """Builds the agent as a bundle of pure functions.
 
@@ -62,8 +59,6 @@ class ReplayLearner(OffPolicySettings):
           late: whether rewards are delayed: agents receive them while they wait, so that consecutive
             decisions of an agent are not consecutive steps.
           observation_dtype: dtype of the environment's observations; the replay stores integers unchanged.
-          tuned: whether the program will be compiled with the agent's `compiler_options`; see
-            `algos.optim.small_batches`.
 
         Raises:
           ValueError: for settings that are incompatible with each other or with the task.
@@ -80,9 +75,8 @@ class ReplayLearner(OffPolicySettings):
             observation_dtype=observation_dtype,
         )
         observation = ObservationSpec(observation_shape, tuple(blocks))
-        implementation = choose_implementation(self.batch_size // shards, tuned=tuned)
-        agent = make_replay_agent(self, self.method(observation, action, implementation), replay, observation)
-        return agent._replace(compiler_options=implementation.compiler_options)
+        agent = make_replay_agent(self, self.method(observation, action), replay, observation)
+        return step_on_few_rows(agent, self.batch_size // shards)
 
     def make_replay(
         self,

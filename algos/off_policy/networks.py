@@ -14,24 +14,20 @@ from algos.nets.networks import (
     policy_bias,
 )
 from algos.off_policy.settings import OffPolicySettings
-from algos.optim.small_batches import Implementation
 from algos.types import ActionSpec, ObservationSpec
 
 
-def make_layers(
-    config: OffPolicySettings, observation: ObservationSpec, implementation: Implementation
-) -> Layers:
+def make_layers(config: OffPolicySettings, observation: ObservationSpec) -> Layers:
     """Builds the configuration of the hidden layers of actor and critics."""
     dtype = PRECISIONS[config.compute_dtype]
     encoder = make_encoder(config.encoder, observation.blocks, dtype)
-    return Layers(config.activation, dtype, encoder, implementation.dot_general)
+    return Layers(config.activation, dtype, encoder)
 
 
 def make_actor(
     config: OffPolicySettings,
     observation: ObservationSpec,
     action: ActionSpec,
-    implementation: Implementation,
     log_std: float | None = None,
 ) -> NetworkFunctions:
     """Builds an actor from observations to `(mean, log_std)`, `[..., D]` each, before squashing.
@@ -40,7 +36,6 @@ def make_actor(
       config: the settings.
       observation: shape and blocks of observations.
       action: the action space.
-      implementation: implementation of the hidden layers' products.
       log_std: initial logarithm of the standard deviation; None for a deterministic actor, whose second
         output is None.
 
@@ -53,7 +48,7 @@ def make_actor(
         state_dependent_std=log_std is not None,
         mean_bias=policy_bias(config.initial_action, action, squash=True),
     )
-    actor = Actor(head, config.widths, make_layers(config, observation, implementation))
+    actor = Actor(head, config.widths, make_layers(config, observation))
     return NetworkFunctions(lambda key: actor.init(key, jnp.zeros((observation.size,))), actor.apply)
 
 
@@ -61,10 +56,9 @@ def make_ensemble(
     config: OffPolicySettings,
     observation: ObservationSpec,
     action: ActionSpec,
-    implementation: Implementation,
     outputs: int = 1,
 ) -> NetworkFunctions:
     """Builds the ensemble of critics with this many outputs each; see `make_critics`."""
     widths = config.widths if config.critic_widths is None else config.critic_widths
-    critic = Critic(widths, outputs, make_layers(config, observation, implementation))
+    critic = Critic(widths, outputs, make_layers(config, observation))
     return make_critics(critic, config.n_critics, observation, action.dimensions)

@@ -6,7 +6,6 @@ from typing import ClassVar
 from algos.off_policy.agent import ReplayLearner
 from algos.off_policy.learning import OffPolicyMethod, squared_loss
 from algos.off_policy.soft import SoftSettings, make_soft_method
-from algos.optim.small_batches import PLAIN, Implementation
 from algos.types import ActionSpec, ObservationSpec
 
 
@@ -16,15 +15,12 @@ class SACConfig(SoftSettings, ReplayLearner):
 
     NAME: ClassVar[str] = "sac"
 
-    def method(
-        self, observation: ObservationSpec, action: ActionSpec, implementation: Implementation = PLAIN
-    ) -> OffPolicyMethod:
+    def method(self, observation: ObservationSpec, action: ActionSpec) -> OffPolicyMethod:
         """Returns SAC's method: the minimum of the critics' values, and half the squared error."""
         return make_soft_method(
             self,
             observation,
             action,
-            implementation,
             outputs=1,
             truncate=lambda target: target[..., 0].min(0),
             critic_loss=squared_loss,

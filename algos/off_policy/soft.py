@@ -26,7 +26,6 @@ from algos.off_policy.learning import (
 from algos.off_policy.networks import make_actor, make_ensemble
 from algos.off_policy.replay.rings import Sample
 from algos.off_policy.settings import OffPolicySettings
-from algos.optim.small_batches import Implementation
 from algos.types import ActionSpec, Metrics, ObservationSpec, PyTree
 
 
@@ -90,7 +89,6 @@ def make_soft_method(
     config: SoftSettings,
     observation: ObservationSpec,
     action: ActionSpec,
-    implementation: Implementation,
     *,
     outputs: int,
     truncate: Callable,
@@ -103,7 +101,6 @@ def make_soft_method(
       config: the settings.
       observation: shape and blocks of observations.
       action: the action space.
-      implementation: implementation of the hidden layers' products.
       outputs: estimates q of every critic.
       truncate, value: see `SoftNetworks`.
       critic_loss: see `OffPolicyMethod`.
@@ -111,8 +108,8 @@ def make_soft_method(
     Raises:
       ValueError: if `initial_action` does not fit the action space.
     """
-    actor = make_actor(config, observation, action, implementation, math.log(config.initial_std))
-    critics = make_ensemble(config, observation, action, implementation, outputs)
+    actor = make_actor(config, observation, action, math.log(config.initial_std))
+    critics = make_ensemble(config, observation, action, outputs)
     soft = SoftNetworks(actor, critics, truncate, value)
 
     def init(key):

@@ -26,7 +26,6 @@ from algos.off_policy.learning import (
 from algos.off_policy.networks import make_actor, make_ensemble
 from algos.off_policy.replay.rings import Sample
 from algos.off_policy.settings import OffPolicySettings
-from algos.optim.small_batches import PLAIN, Implementation
 from algos.types import ActionSpec, Metrics, ObservationSpec
 
 
@@ -54,11 +53,9 @@ class TD3Config(ReplayLearner):
     target_noise: float = 0.2
     target_noise_clip: float = 0.5
 
-    def method(
-        self, observation: ObservationSpec, action: ActionSpec, implementation: Implementation = PLAIN
-    ) -> OffPolicyMethod:
+    def method(self, observation: ObservationSpec, action: ActionSpec) -> OffPolicyMethod:
         """Returns TD3's method: the minimum of the critics' values at a noisy action of the target actor."""
-        return make_td3_method(self, observation, action, implementation)
+        return make_td3_method(self, observation, action)
 
 
 class TD3Networks(NamedTuple):
@@ -73,16 +70,14 @@ class TD3Networks(NamedTuple):
     critics: NetworkFunctions
 
 
-def make_td3_method(
-    config: TD3Config, observation: ObservationSpec, action: ActionSpec, implementation: Implementation
-) -> OffPolicyMethod:
+def make_td3_method(config: TD3Config, observation: ObservationSpec, action: ActionSpec) -> OffPolicyMethod:
     """Builds the networks and losses of TD3.
 
     Raises:
       ValueError: if `initial_action` does not fit the action space.
     """
-    actor = make_actor(config, observation, action, implementation)
-    critics = make_ensemble(config, observation, action, implementation)
+    actor = make_actor(config, observation, action)
+    critics = make_ensemble(config, observation, action)
     networks = TD3Networks(lambda params, obs: jnp.tanh(actor.apply(params, obs)[0]), critics)
 
     def init(key):

@@ -13,7 +13,6 @@ from algos.checks import require_count
 from algos.off_policy.agent import ReplayLearner
 from algos.off_policy.learning import OffPolicyMethod
 from algos.off_policy.soft import SoftSettings, make_soft_method
-from algos.optim.small_batches import PLAIN, Implementation
 from algos.types import ActionSpec, ObservationSpec
 
 # Unrolled target atoms per iteration of the quantile loss: enough for wide arithmetic, few enough to compile
@@ -46,16 +45,13 @@ class TQCConfig(SoftSettings, ReplayLearner):
                 "less than n_quantiles"
             )
 
-    def method(
-        self, observation: ObservationSpec, action: ActionSpec, implementation: Implementation = PLAIN
-    ) -> OffPolicyMethod:
+    def method(self, observation: ObservationSpec, action: ActionSpec) -> OffPolicyMethod:
         """Returns TQC's method: truncated pooled quantiles as target, their mean as the actor's value."""
         dropped = self.drop_per_critic * self.n_critics
         return make_soft_method(
             self,
             observation,
             action,
-            implementation,
             outputs=self.n_quantiles,
             truncate=lambda target: drop_largest(target, dropped),
             critic_loss=quantile_loss,

@@ -17,7 +17,6 @@ from algos.on_policy.minibatches import sum_alive
 from algos.on_policy.sample_epochs import SampleBatch
 from algos.on_policy.settings import OnPolicySettings, OnPolicyState
 from algos.optim.optimizers import Optimizer, clip_scale, make_optimizer
-from algos.optim.small_batches import Implementation
 from algos.types import Hyper, Metrics, PyTree
 
 OPTIMIZERS = ("rmsprop", "adam")
@@ -48,9 +47,9 @@ class A2CConfig(RolloutLearner):
         super().__post_init__()
         require_choice("optimizer", self.optimizer, OPTIMIZERS)
 
-    def method(self, policy: PolicyFunctions, implementation: Implementation, **run) -> OnPolicyMethod:
+    def method(self, policy: PolicyFunctions, **run) -> OnPolicyMethod:
         """Returns the method with one policy-gradient step per rollout."""
-        del implementation, run
+        del run
         optimizer = make_optimizer(self.optimizer)
         return OnPolicyMethod(optimizer.init, partial(learn_from_batch, policy, optimizer))
 

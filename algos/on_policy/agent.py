@@ -21,7 +21,7 @@ from algos.on_policy.sample_epochs import samples_from_rollout
 from algos.on_policy.settings import OnPolicySettings, OnPolicyState
 from algos.on_policy.traced_settings import apply_schedules
 from algos.optim.optimizers import global_norm, latest_params
-from algos.optim.small_batches import Implementation, choose_implementation
+from algos.optim.small_batches import step_on_few_rows
 from algos.types import (
     ActionSpec,
     Agent,
@@ -55,13 +55,11 @@ class OnPolicyMethod(NamedTuple):
 class RolloutLearner(OnPolicySettings):
     """Settings that build the agent that they describe."""
 
-    def networks(
-        self, observation: ObservationSpec, action: ActionSpec, implementation: Implementation
-    ) -> PolicyFunctions:
+    def networks(self, observation: ObservationSpec, action: ActionSpec) -> PolicyFunctions:
         """Builds the networks for flat observations."""
-        return make_actor_critic(self, observation, action, dot_general=implementation.dot_general)
+        return make_actor_critic(self, observation, action)
 
-    def method(self, policy: PolicyFunctions, implementation: Implementation, **run) -> OnPolicyMethod:
+    def method(self, policy: PolicyFunctions, **run) -> OnPolicyMethod:
         """Builds the learning method with these networks; `run` is as for `make`."""
         raise NotImplementedError
 
@@ -75,7 +73,6 @@ class RolloutLearner(OnPolicySettings):
         samples: int | None = None,
         shards: int = 1,
         updates: int | None = None,
-        tuned: bool = False,
         **run,
     ) -> Agent:
         """Builds the agent as a bundle of pure functions.
@@ -88,8 +85,6 @@ class RolloutLearner(OnPolicySettings):
           samples: parallel agents, E * A; needed only to normalise or centre rewards.
           shards: number of shards of the parallel agents; see `algos.collectives`.
           updates: updates of the run, the default length of schedules.
-          tuned: whether the program will be compiled with the agent's `compiler_options`; see
-            `algos.optim.small_batches`.
           run: further arguments for `method`.
 
         Raises:
@@ -98,13 +93,12 @@ class RolloutLearner(OnPolicySettings):
         observation = ObservationSpec(observation_shape, tuple(blocks), critic_shape)
         total_updates = self.total_updates or updates
         rows = None if samples is None else self.rows(samples) // shards
-        implementation = choose_implementation(rows, tuned=tuned)
-        policy = self.networks(observation, action, implementation)
+        policy = self.networks(observation, action)
         self.require_run(samples, total_updates)
-        method = self.method(policy, implementation, **run)
+        method = self.method(policy, **run)
         mine = None if samples is None else samples // shards
         agent = make_rollout_agent(self, policy, method, observation, mine, total_updates)
-        return agent._replace(compiler_options=implementation.compiler_options)
+        return step_on_few_rows(agent, rows)
 
 
 def make_rollout_agent(

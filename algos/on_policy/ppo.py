@@ -9,7 +9,7 @@ from algos.on_policy.distillation import Teacher, with_teacher
 from algos.on_policy.ppo_settings import SAMPLES, PPOSettings
 from algos.on_policy.sample_epochs import learn_samples
 from algos.on_policy.segment_epochs import learn_segments, segments_from_rollout
-from algos.optim.small_batches import Implementation
+from algos.optim.small_batches import pack_for_few_rows
 from algos.types import ActionSpec, Agent, ObservationSpec
 
 
@@ -17,16 +17,13 @@ from algos.types import ActionSpec, Agent, ObservationSpec
 class PPOConfig(PPOSettings, RolloutLearner):
     """Settings of PPO, with `make` to build the agent that they describe."""
 
-    def networks(
-        self, observation: ObservationSpec, action: ActionSpec, implementation: Implementation
-    ) -> PolicyFunctions:
+    def networks(self, observation: ObservationSpec, action: ActionSpec) -> PolicyFunctions:
         """Builds the networks with the recurrent core; see `RolloutLearner.networks`."""
-        return make_actor_critic(self, observation, action, self.core, dot_general=implementation.dot_general)
+        return make_actor_critic(self, observation, action, self.core)
 
     def method(
         self,
         policy: PolicyFunctions,
-        implementation: Implementation,
         *,
         teacher: Teacher | None = None,
         **run,
@@ -36,7 +33,7 @@ class PPOConfig(PPOSettings, RolloutLearner):
         optimizer = self.make_optimizer()
         acting = optimizer.evaluation_params
         if self.sampling == SAMPLES:
-            learn = partial(learn_samples, self, policy, implementation.wrap(optimizer))
+            learn = partial(learn_samples, self, policy, pack_for_few_rows(optimizer))
             return OnPolicyMethod(optimizer.init, learn, acting=acting)
         learn = partial(learn_segments, self, policy, optimizer)
         return OnPolicyMethod(optimizer.init, learn, partial(segments_from_rollout, teacher=teacher), acting)

@@ -2,14 +2,21 @@
 
 A step on at most `FEW_ROWS` samples is too short to keep a CPU busy. Three changes together shorten it:
 gradients of hidden layers as transposed products (`products`), an optimiser that steps all small arrays
-as one (`packing`), and an XLA option that spreads small products over all cores. Without the option
-the transposed products are slower than plain ones, so an agent is built with them only for a program that
-is compiled with its `compiler_options` (`tuned=True`). The choice is made here, before tracing; batches of
-acting may have any size, including symbolic sizes.
+as one (`packing`), and an XLA option that spreads small products over all cores. Without the option the
+transposed products are slower than plain ones, so all three depend on how a program is compiled, which the
+caller says when it traces:
+
+    lowered = small_batches.lower_for_options(jax.jit(program.update), state)
+    lowered.compile(compiler_options=program.compiler_options)
+
+Layers and optimisers ask when they are traced; no signature mentions it.
 """
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
+from typing import Any
 
 import jax
 
@@ -17,6 +24,7 @@ from algos import compiler
 from algos.optim.optimizers import Optimizer
 from algos.optim.packing import pack_optimizer
 from algos.optim.products import matrix_product
+from algos.types import Agent, PyTree
 
 # Largest number of samples per gradient step, and smallest size of a matrix's shorter axis, for which the
 # changes are faster.
@@ -26,47 +34,90 @@ WIDE = 64
 # Uses the library of products that spreads small ones over all cores.
 _SPREAD = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_REDUCE"}
 
+# Whether what is traced will be compiled with the option, and the rows of the steps of the agent in it.
+_for_options: ContextVar[bool] = ContextVar("for_options", default=False)
+_few_rows: ContextVar[int | None] = ContextVar("few_rows", default=None)
 
-class Implementation(NamedTuple):
-    """Implementation of an agent's gradient steps.
 
-    Attributes:
-      dot_general: product of a hidden layer, as `flax.linen.Dense` calls it.
-      wrap: `(optimizer) -> optimizer` for steps on single samples.
-      compiler_options: XLA options that the other two need.
+@contextmanager
+def traced_for_options() -> Iterator[None]:
+    """Context of traces of programs that will be compiled with `Agent.compiler_options`."""
+    before = _for_options.set(True)
+    try:
+        yield
+    finally:
+        _for_options.reset(before)
+
+
+def lower_for_options(jitted: Any, *arguments: PyTree) -> Any:
+    """Lowers a jitted function to a program that is then compiled with `Agent.compiler_options`.
+
+    It must not have been traced before: `jax.jit` keeps traces.
     """
-
-    dot_general: Callable = jax.lax.dot_general
-    wrap: Callable[[Optimizer], Optimizer] = lambda optimizer: optimizer
-    compiler_options: Mapping[str, str] = {}
+    with traced_for_options():
+        return jitted.lower(*arguments)
 
 
-PLAIN = Implementation()
+def small_batch_options(rows: int | None) -> Mapping[str, str]:
+    """Returns the XLA options for gradient steps on this many samples.
+
+    They are empty for many samples or an unknown number, on other devices than CPUs, and where XLA does not
+    support the option.
+    """
+    if rows is None or rows > FEW_ROWS or jax.default_backend() != "cpu":
+        return {}
+    return compiler.supported_options(_SPREAD)
 
 
-def choose_implementation(rows: int | None, *, tuned: bool) -> Implementation:
-    """Chooses the implementation for gradient steps on this many samples.
+def step_on_few_rows(agent: Agent, rows: int | None) -> Agent:
+    """Gives an agent the options for gradient steps on this many samples; its functions tell what they trace.
 
     Args:
+      agent: the agent.
       rows: samples per forward and backward pass; None if not known.
-      tuned: whether the program will be compiled with the `compiler_options` of the result.
-
-    Returns:
-      `PLAIN` if not tuned, for many samples or an unknown number, on other devices than CPUs, and where
-      XLA does not support the option.
     """
-    if rows is None or rows > FEW_ROWS or not tuned or jax.default_backend() != "cpu":
-        return PLAIN
-    options = compiler.supported_options(_SPREAD)
+    options = small_batch_options(rows)
     if not options:
-        return PLAIN
-    return Implementation(hidden_product if rows > 1 else jax.lax.dot_general, pack_optimizer, options)
+        return agent
+
+    def telling(fn: Callable | None) -> Callable | None:
+        if fn is None:
+            return None
+
+        @wraps(fn)
+        def call(*arguments):
+            before = _few_rows.set(rows if _for_options.get() else None)
+            try:
+                return fn(*arguments)
+            finally:
+                _few_rows.reset(before)
+
+        return call
+
+    names = ("act", "greedy", "value", "update", "teach")
+    return agent._replace(**{name: telling(getattr(agent, name)) for name in names}, compiler_options=options)
 
 
-def hidden_product(x, kernel, dimension_numbers, precision=None, preferred_element_type=None) -> jax.Array:
-    """`jax.lax.dot_general` as `flax.linen.Dense` calls it; `matrix_product` for wide float32 kernels."""
-    if min(kernel.shape) >= WIDE and kernel.dtype == "float32":
+def layer_product(x, kernel, dimension_numbers, precision=None, preferred_element_type=None) -> jax.Array:
+    """`jax.lax.dot_general` as `flax.linen.Dense` calls it; `matrix_product` for few rows and wide kernels.
+
+    A single row, and kernels of other types than float32, have the plain product.
+    """
+    few = (_few_rows.get() or 1) > 1
+    if few and min(kernel.shape) >= WIDE and kernel.dtype == "float32":
         return matrix_product(x, kernel)
     return jax.lax.dot_general(
         x, kernel, dimension_numbers, precision=precision, preferred_element_type=preferred_element_type
+    )
+
+
+def pack_for_few_rows(optimizer: Optimizer) -> Optimizer:
+    """Wraps an optimiser so that it works on packed arrays where steps on few rows are traced."""
+    packed = pack_optimizer(optimizer)
+
+    def chosen() -> Optimizer:
+        return optimizer if _few_rows.get() is None else packed
+
+    return optimizer._replace(
+        step=lambda *given, **named: chosen().step(*given, **named), norm=lambda grads: chosen().norm(grads)
     )

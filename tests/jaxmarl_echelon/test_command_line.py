@@ -10,7 +10,7 @@ import pytest
 from commands import TINY, begin
 from omegaconf import OmegaConf
 
-from algos.optim.small_batches import choose_implementation
+from algos.optim.small_batches import small_batch_options, traced_for_options
 from jaxmarl_echelon import command_line, optional_packages, run_loading, train
 from jaxmarl_echelon.config_sources import Sources, config_directory
 from jaxmarl_echelon.envs.drive.scenes import library
@@ -165,9 +165,10 @@ def test_small_batches_are_compiled_with_the_options_that_their_products_need(mo
     """One run and a group of runs; on a CPU, which is where tests run."""
 
     def compile_program(init, update, assess, arguments, world, updates_per_chunk, options, *where):
-        assert options == choose_implementation(32, tuned=True).compiler_options != {}
+        assert options == small_batch_options(32) != {}
         state = jax.eval_shape(init, *arguments, world)
-        assert "optimization_barrier" in str(jax.make_jaxpr(update)(state, world))
+        with traced_for_options():
+            assert "optimization_barrier" in str(jax.make_jaxpr(update)(state, world))
         raise Stop
 
     monkeypatch.setattr(loop, "compile_program", compile_program)

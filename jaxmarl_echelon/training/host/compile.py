@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 
 from algos import compiler
+from algos.optim import small_batches
 from jaxmarl_echelon.training.host.devices import ALONE, DeviceLayout, Spec
 
 
@@ -93,7 +94,8 @@ def compile_program(
     advance = layout.jit(
         chunk, (specs, all_of_it), (specs, layout.stacked), (specs, all_of_it), donate_argnums=0
     )
-    parts.append(pool.submit(compiled, advance.lower(state, world), options))
+    lowered = small_batches.lower_for_options(advance, state, world)
+    parts.append(pool.submit(compiled, lowered, options))
     pool.shutdown(wait=False)
 
     def call(part, *given):

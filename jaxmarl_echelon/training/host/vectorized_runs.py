@@ -300,7 +300,7 @@ def train_group(
     Returns:
       the summary, with a row per variant.
     """
-    program = make_program(members[0].config, tuned=True)
+    program = make_program(members[0].config)
     facts = checkpoints.read_metadata(resume) if resume else {}
     records = []
     for member in members:

@@ -31,11 +31,9 @@ from jaxmarl_echelon.training.rollouts import turn_based_pool
 WORLDS = "worlds"
 
 
-def make_agents(config: RunConfig, *, tuned: bool = False) -> dict[str, Agent]:
-    """Builds one agent per learning role; `tuned` is as for `make_program`."""
-    return {
-        role: make_learner(config, role, tuned=tuned, **load_teacher(config, role)) for role in config.algos
-    }
+def make_agents(config: RunConfig) -> dict[str, Agent]:
+    """Builds one agent per learning role."""
+    return {role: make_learner(config, role, **load_teacher(config, role)) for role in config.algos}
 
 
 def make_actors(config: RunConfig) -> dict[str, Agent]:
@@ -118,9 +116,7 @@ def make_pool_role(
     """Builds the description of the role that a pool plays; None without a pool.
 
     Frozen policies that act by the same program as the pool's learner, apart from their parameters, are
-    stored in the pool's bank. The comparison uses untuned agents: a learner that is tuned for training
-    computes the same with other operations, and the bank must hold the same policies in a run and in readers
-    of its checkpoints.
+    stored in the pool's bank.
     """
     if (role := config.pooled) is None:
         return None
@@ -132,7 +128,7 @@ def make_pool_role(
         number
         for number, name in names.items()
         if same_arrays_as(agents[owner], frozen[name].state)
-        and acts_by_same_program(make_learner(config, owner), frozen[name], config.env.spec.role(role))
+        and acts_by_same_program(agents[owner], frozen[name], config.env.spec.role(role))
     )
     pool = make_pool(
         config.pool,
@@ -147,7 +143,7 @@ def make_pool_role(
 
 
 def acts_by_same_program(ours: Agent, theirs: FrozenPolicy, role: Role) -> bool:
-    """Whether a frozen policy acts by the same program as an agent; both must be untuned."""
+    """Whether a frozen policy acts by the same program as an agent."""
     if ours.digest != theirs.agent.digest or not same_arrays_as(ours, theirs.state):
         return False
     # Language policies need a mask.

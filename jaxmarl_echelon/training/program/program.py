@@ -163,7 +163,7 @@ class Program(NamedTuple):
 
     @property
     def compiler_options(self) -> dict[str, str]:
-        """XLA options that `update` was built for; empty unless the program is tuned."""
+        """XLA options for `update`, which is then traced by `algos.optim.small_batches.lower_for_options`."""
         return {name: x for agent in self.agents.values() for name, x in agent.compiler_options.items()}
 
     @property
@@ -172,22 +172,18 @@ class Program(NamedTuple):
         return next(iter(self.agents))
 
 
-def make_program(
-    config: RunConfig, agents: dict[str, Agent] | None = None, *, tuned: bool = False
-) -> Program:
+def make_program(config: RunConfig, agents: dict[str, Agent] | None = None) -> Program:
     """Builds the program of a run.
 
     Args:
       config: the run.
       agents: role name to learner; None for `make_agents`.
-      tuned: whether the caller compiles `update` with `Program.compiler_options`; without them, a tuned
-        program's gradient steps can be slower than untuned ones.
 
     Raises:
       ValueError: for a configuration whose parts are inconsistent.
     """
     env = config.env
-    agents = make_agents(config, tuned=tuned) if agents is None else agents
+    agents = make_agents(config) if agents is None else agents
     frozen = load_frozen_policies(config)
     curriculum = config.curriculum(env)
     scored = next(iter(agents))
@@ -306,14 +302,13 @@ def evaluation_as_in_training(program: Program, seed: int) -> Callable:
     return assess
 
 
-def make_train_function(config: RunConfig, *, tuned: bool = False) -> Callable:
+def make_train_function(config: RunConfig) -> Callable:
     """Returns the whole run as one pure function `(key, world=None) -> (RunState, Report [updates])`.
 
     For notebooks and `jax.vmap` over seeds; the command line runs the same update in chunks. Pass large
-    worlds (`Program.world`) as an argument: otherwise they are constants of the compiled code. `tuned` is
-    as for `make_program`; the caller then compiles with `Program.compiler_options`.
+    worlds (`Program.world`) as an argument: otherwise they are constants of the compiled code.
     """
-    program = make_program(config, tuned=tuned)
+    program = make_program(config)
 
     def train(key, world=None):
         start = program.init(key, world=world)

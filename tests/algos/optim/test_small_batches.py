@@ -12,10 +12,16 @@ from algos.off_policy.td3 import TD3Config
 from algos.on_policy.a2c import A2CConfig
 from algos.on_policy.ppo import PPOConfig
 from algos.optim import small_batches
-from algos.optim.optimizers import make_optimizer
 from algos.optim.products import matrix_product
-from algos.optim.small_batches import FEW_ROWS, PLAIN, choose_implementation, hidden_product
-from algos.types import ActionSpec, Block
+from algos.optim.small_batches import (
+    FEW_ROWS,
+    layer_product,
+    lower_for_options,
+    small_batch_options,
+    step_on_few_rows,
+    traced_for_options,
+)
+from algos.types import ActionSpec, Agent, Block, Rollout, Transition
 
 TIGHT = {"rtol": 1e-5, "atol": 1e-4}
 CONTINUOUS = ActionSpec("continuous", (2,))
@@ -53,77 +59,115 @@ def policy_of(agent):
     return jax.tree.map(lambda x: np.asarray(rng.uniform(0.0, 0.1, x.shape), x.dtype), shapes)
 
 
-def is_tuned(how):
-    return bool(how.compiler_options)
+def products(config, *, options=True, samples=SAMPLES):
+    """The operations of an update of `config` as it is traced for the options, or without them."""
+    agent = make(config, samples=samples)
+    state = jax.eval_shape(agent.init, jax.random.key(0))
+    jitted = jax.jit(lambda state: update(agent, state))
+    return (lower_for_options(jitted, state) if options else jitted.lower(state)).as_text()
 
 
-def test_an_implementation_is_plain_in_every_part_or_in_none():
-    tuned = choose_implementation(FEW_ROWS, tuned=True)
-    assert tuned.dot_general is hidden_product
-    assert tuned.wrap(make_optimizer("adam")).step is not make_optimizer("adam").step
-    assert is_tuned(tuned)
-    assert PLAIN.dot_general is jax.lax.dot_general
-    assert PLAIN.wrap(adam := make_optimizer("adam")) is adam
-    assert not is_tuned(PLAIN)
+def update(agent, state):
+    """One update from zeros."""
+    key = jax.random.key(0)
+    if agent.learns == "step":
+        zeros, no = jnp.zeros((SAMPLES, 1)), jnp.zeros((SAMPLES, 1), bool)
+        obs, action = jnp.zeros((SAMPLES, 1, OBSERVATION)), jnp.zeros((SAMPLES, 1, 2))
+        return agent.update(state, key, Transition(obs, action, zeros, zeros, obs, no, no, ~no))
+    shape = (8, SAMPLES, 1)
+    zeros, no = jnp.zeros(shape), jnp.zeros(shape, bool)
+    carry = jax.tree.map(lambda x: x[None], agent.initial_carry(shape[1:]))
+    told = {"log_prob": zeros, "value": zeros}
+    given = jnp.zeros((*shape, OBSERVATION)), jnp.zeros((*shape, 2)), told, zeros, no, zeros, no, zeros
+    return agent.update(state, key, Rollout(*given, ~no, None, carry, zeros[0]))
+
+
+@pytest.mark.parametrize("name", ["ppo", "ppo_rnn", "sac", "td3"])
+def test_the_same_agent_is_traced_for_the_options_and_without_them(name):
+    """Whatever was traced before: the choice belongs to the program, not to the agent."""
+    for options in (False, True, False):
+        found = products(SMALL[name], options=options)
+        assert ("optimization_barrier" in found) == options
+
+
+def test_packed_steps_are_those_of_the_plain_optimizer():
+    """Small arrays are stepped as one where steps on few rows are traced for the options, and only there."""
+    agent = make(SMALL["ppo"])
+    state = jax.jit(agent.init)(jax.random.key(0))
+
+    def learn():
+        return jax.jit(lambda state: update(agent, state)[0].params)
+
+    plain, packed = learn().lower(state), lower_for_options(learn(), state)
+    assert packed.as_text().count("concatenate") > plain.as_text().count("concatenate")
+    ours, theirs = packed.compile(agent.compiler_options)(state), plain.compile()(state)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **TIGHT), ours, theirs)
 
 
 @pytest.mark.parametrize("rows", [None, 1, 64, FEW_ROWS, FEW_ROWS + 1])
-def test_untuned_agents_use_the_plain_implementation(rows):
-    assert choose_implementation(rows, tuned=False) is PLAIN
-    assert is_tuned(choose_implementation(rows, tuned=True)) == (rows is not None and rows <= FEW_ROWS)
+def test_options_are_those_of_few_rows(rows):
+    assert bool(small_batch_options(rows)) == (rows is not None and rows <= FEW_ROWS)
 
 
-def test_tuning_needs_a_cpu_whose_xla_knows_the_option(monkeypatch):
+def test_options_need_a_cpu_whose_xla_knows_them(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert choose_implementation(64, tuned=True) is PLAIN
+    assert small_batch_options(64) == {}
     monkeypatch.undo()
     monkeypatch.setattr(small_batches, "_SPREAD", {"xla_cpu_no_such_setting": "1"})
-    assert choose_implementation(64, tuned=True) is PLAIN
+    assert small_batch_options(64) == {}
 
 
 def test_a_single_sample_uses_plain_products():
-    assert choose_implementation(1, tuned=True).dot_general is jax.lax.dot_general
+    single = SACConfig(batch_size=1, **REPLAY)
+    assert make(single).compiler_options and "optimization_barrier" not in products(single)
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_agents_of_small_batches_ask_for_the_option_only_when_tuned(name):
-    options = choose_implementation(64, tuned=True).compiler_options
-    assert make(SMALL[name], tuned=True).compiler_options == options
-    assert make(SMALL[name]).compiler_options == {}
+def test_agents_of_small_batches_name_the_options(name):
+    assert make(SMALL[name]).compiler_options == small_batch_options(64) != {}
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_agents_of_large_batches_never_request_the_option(name):
-    assert make(LARGE[name], tuned=True).compiler_options == {}
+def test_agents_of_large_batches_name_none(name):
+    assert make(LARGE[name]).compiler_options == {}
 
 
-def test_an_unknown_number_of_samples_uses_the_plain_implementation():
-    assert make(PPOConfig(horizon=128), samples=None, tuned=True).compiler_options == {}
+def test_an_unknown_number_of_samples_has_plain_products():
+    assert make(PPOConfig(horizon=128), samples=None).compiler_options == {}
 
 
-def gradient_text(how, rows=64, dtype=jnp.float32):
+def few(function):
+    """The function as an agent of 64 rows per step traces it for the options."""
+
+    def call(*given):
+        agent = Agent(*[None] * 4, None, function)
+        with traced_for_options():
+            return step_on_few_rows(agent, 64).update(*given)
+
+    return call
+
+
+def gradient_text(wrap, rows=64, dtype=jnp.float32):
     """The program of a gradient through two wide layers."""
-    mlp = MLP((80, WIDE), Layers(dtype=dtype, dot_general=how.dot_general))
+    mlp = MLP((80, WIDE), Layers(dtype=dtype))
     obs = jnp.zeros((rows, 70))
     params = jax.eval_shape(mlp.init, jax.random.key(0), obs)
-    return jax.jit(jax.grad(lambda p: mlp.apply(p, obs).sum())).lower(params).as_text()
+    return jax.jit(wrap(jax.grad(lambda p: mlp.apply(p, obs).sum()))).lower(params).as_text()
 
 
 def test_only_wide_float32_layers_have_transposed_products():
-    tuned = choose_implementation(64, tuned=True)
-    assert "optimization_barrier" in gradient_text(tuned)
-    assert "optimization_barrier" not in gradient_text(PLAIN)
-    assert "optimization_barrier" not in gradient_text(tuned, dtype=jnp.bfloat16)
-    narrow = hidden_product(jnp.ones((4, 70)), jnp.ones((70, WIDE - 1)), (((1,), (0,)), ((), ())))
-    np.testing.assert_array_equal(narrow, 70.0)
+    assert "optimization_barrier" in gradient_text(few)
+    assert "optimization_barrier" not in gradient_text(lambda function: function)
+    assert "optimization_barrier" not in gradient_text(few, dtype=jnp.bfloat16)
     x, kernel = jnp.ones((4, 70)), jnp.ones((70, WIDE - 1))
-    slope = jax.make_jaxpr(jax.grad(lambda x: hidden_product(x, kernel, (((1,), (0,)), ((), ()))).sum()))(x)
-    assert "optimization_barrier" not in str(slope)
+    narrow = few(lambda x: layer_product(x, kernel, (((1,), (0,)), ((), ()))))
+    np.testing.assert_array_equal(narrow(x), 70.0)
+    assert "optimization_barrier" not in str(jax.make_jaxpr(jax.grad(lambda x: narrow(x).sum()))(x))
 
 
 @pytest.mark.parametrize("rows", [1, 64, FEW_ROWS + 1])
 def test_networks_are_those_of_plain_layers(rows):
-    mlp = MLP((64, 80), Layers("tanh", dot_general=hidden_product))
+    mlp = MLP((64, 80), Layers("tanh"))
     obs = np.float32(np.random.default_rng(1).normal(size=(rows, 70)))
     params = jax.jit(mlp.init)(jax.random.key(2), obs)
 
@@ -138,7 +182,7 @@ def test_networks_are_those_of_plain_layers(rows):
 
     @jax.jit
     def gradients(params, obs):
-        return gradient(mlp.apply, params, obs), gradient(plain, params, obs)
+        return few(lambda *given: gradient(mlp.apply, *given))(params, obs), gradient(plain, params, obs)
 
     ours, theirs = gradients(params, obs)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **TIGHT), ours, theirs)
@@ -153,7 +197,7 @@ def test_compiler_options_do_not_change_results():
         return value, *back(slope)
 
     lowered = jax.jit(pull_back).lower(*arguments)
-    options = choose_implementation(64, tuned=True).compiler_options
+    options = small_batch_options(64)
     told, untold = lowered.compile(compiler_options=options), lowered.compile()
     for one, other in zip(told(*arguments), untold(*arguments), strict=True):
         np.testing.assert_allclose(one, other, **TIGHT)
@@ -178,20 +222,18 @@ def acting_in_one(agent):
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_tuning_leaves_the_programs_of_acting_as_they_are(name):
-    texts = []
-    for tuned in (False, True):
-        agent = make(SMALL[name], tuned=tuned)
-        state, key = policy_of(agent), jax.random.key(0)
-        obs, carry = np.zeros((7, OBSERVATION), np.float32), agent.initial_carry((7,))
-        texts.append(acting_in_one(agent).lower(state, key, obs, carry).as_text())
-    assert texts[0] == texts[1]
+def test_options_leave_the_programs_of_acting_as_they_are(name):
+    agent = make(SMALL[name])
+    state, key = policy_of(agent), jax.random.key(0)
+    given = state, key, np.zeros((7, OBSERVATION), np.float32), agent.initial_carry((7,))
+    plain = acting_in_one(agent).lower(*given).as_text()
+    assert lower_for_options(acting_in_one(agent), *given).as_text() == plain
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_acting_is_exported_for_any_number_of_observations(name):
-    """`act` and `greedy` in one program; tuning leaves both as they are."""
-    agent = make(SMALL[name], tuned=True)
+    """`act` and `greedy` in one program."""
+    agent = make(SMALL[name])
     state, key = policy_of(agent), jax.random.key(1)
     (size,) = jax.export.symbolic_shape("b")
 
@@ -236,8 +278,7 @@ def test_masked_choices_and_encoders_are_exported_for_any_number_of_environments
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_gradients_are_traced_for_any_number_of_samples(dtype):
-    tuned = choose_implementation(64, tuned=True)
-    mlp = MLP((WIDE, WIDE), Layers(dtype=dtype, dot_general=tuned.dot_general))
+    mlp = MLP((WIDE, WIDE), Layers(dtype=dtype))
     params = jax.eval_shape(mlp.init, jax.random.key(0), jnp.zeros((1, 70)))
     rows = jax.ShapeDtypeStruct((*jax.export.symbolic_shape("b"), 70), jnp.float32)
-    jax.export.export(jax.jit(jax.grad(lambda p, x: mlp.apply(p, x).sum())))(params, rows)
+    jax.export.export(jax.jit(few(jax.grad(lambda p, x: mlp.apply(p, x).sum()))))(params, rows)

@@ -12,6 +12,7 @@ from played_runs import History, played
 from algos import collectives
 from algos.on_policy.a2c import A2CConfig
 from algos.on_policy.ppo import PPOConfig
+from algos.optim.small_batches import traced_for_options
 from algos.types import Agent
 from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.envs.episodes import Finished
@@ -282,7 +283,7 @@ def test_a_learner_with_three_seats_is_rated():
 
 @pytest.mark.parametrize("own", [True, False])
 def test_frozen_policy_has_the_same_place_in_evaluation_as_in_training(own):
-    """Training is tuned for small minibatches, readers of its checkpoints are not."""
+    """Training is traced for small minibatches, readers of its checkpoints are not."""
     algo = PPOConfig(horizon=8, widths=(64, 64))
     config = configured(algo=algo, pool=replace(POOL, fixed=("frozen:RUN",)))
     theirs = agents_lib.make_learner(
@@ -290,9 +291,11 @@ def test_frozen_policy_has_the_same_place_in_evaluation_as_in_training(own):
     )
     state = jax.eval_shape(lambda key: theirs.policy_state(theirs.init(key)), jax.random.key(0))
     frozen = {agents_lib.fixed_policy_name(0): agents_lib.FrozenPolicy(theirs, state)}
-    plain, tuned = (agents_lib.make_agents(config, tuned=tuned) for tuned in (False, True))
-    assert tuned[ROLE].compiler_options
-    found = [agents_lib.make_pool_role(config, agents, frozen) for agents in (plain, tuned)]
+    agents = agents_lib.make_agents(config)
+    assert agents[ROLE].compiler_options
+    found = [agents_lib.make_pool_role(config, agents, frozen)]
+    with traced_for_options():
+        found.append(agents_lib.make_pool_role(config, agents, frozen))
     assert [seat.pool.pinned for seat in found] == [(0,) if own else ()] * 2
 
 
