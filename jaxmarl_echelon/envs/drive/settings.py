@@ -119,7 +119,7 @@ def _goal_behavior(value, limits: DriveLimits) -> jax.Array:
     code = GOAL_BEHAVIORS.index(read_choice("goal_behavior", value, GOAL_BEHAVIORS))
     if (code == NEW_GOAL) != limits.new_goals:
         allowed = "new_goal" if limits.new_goals else "respawn, stop or remove"
-        raise ValueError(f"env.goal_behavior={value!r}: must be {allowed} in this run")
+        raise ValueError(f"env.goal_behavior={value}: must be {allowed} in this run")
     return jnp.int32(code)
 
 
