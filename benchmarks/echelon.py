@@ -60,7 +60,7 @@ def battles(env, num_envs: int, steps: int, devices: int):
     share = num_envs // devices
     begin = jax.tree.map(lambda x: jnp.broadcast_to(x, (share, *jnp.shape(x))), memory)
 
-    def draw(key):
+    def draw(_key):
         return episodes.EpisodeTask(params)
 
     def advance(carry, key):

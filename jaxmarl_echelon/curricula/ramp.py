@@ -74,10 +74,10 @@ def ramp_curriculum(
 
     return Curriculum(
         init=init,
-        draw=lambda key, state: EpisodeTask(_between(state)),
+        draw=lambda _key, state: EpisodeTask(_between(state)),
         update=update,
         metrics=lambda state: {"curriculum/progress": ramp_progress(state)},
-        evaluation=lambda state: jax.tree.map(jnp.asarray, scored),
+        evaluation=lambda _state: jax.tree.map(jnp.asarray, scored),
         retasked=lambda state, fresh: fresh.replace(count=state.count),
     )
 

@@ -75,7 +75,7 @@ class StageRules(NamedTuple):
     advance: Callable
     metrics: Callable
     window: int
-    evaluated: Callable = lambda course, score: course
+    evaluated: Callable = lambda course, _score: course
 
 
 class StagedState(struct.PyTreeNode):
@@ -183,7 +183,7 @@ def build_staged_curriculum(
         draw=draw,
         update=update,
         metrics=lambda state: rules.metrics(state.course),
-        evaluation=lambda state: jax.tree.map(jnp.asarray, scored),
+        evaluation=lambda _state: jax.tree.map(jnp.asarray, scored),
         tickets=lambda num_envs: episode_queue.make_episode_queue(num_envs, size, NO_EPISODE_RESULT),
         stages=names,
         tags={"stage": names},

@@ -382,7 +382,7 @@ def _add_step(spec: EnvSpec, sums: EpisodeSums, before: TimeStep, time: TimeStep
 
 
 def _finish_episodes(
-    spec: EnvSpec, sums: EpisodeSums, time: TimeStep, tags: Mapping[str, jax.Array], mask: jax.Array
+    spec: EnvSpec, sums: EpisodeSums, _time: TimeStep, tags: Mapping[str, jax.Array], mask: jax.Array
 ) -> Finished:
     totals = pack_batch(sums)
     totals = select_rows(mask, totals, jax.tree.map(jnp.zeros_like, totals)).tree

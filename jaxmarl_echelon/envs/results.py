@@ -145,7 +145,7 @@ def advance_results(
             steps = expand_mask(length, old.ndim).astype(jnp.float32)
             changed = old + (new - old) / steps
         else:
-            changed = {"last": lambda a, b: b, "max": jnp.maximum, "min": jnp.minimum}[result.reduce](
+            changed = {"last": lambda _a, b: b, "max": jnp.maximum, "min": jnp.minimum}[result.reduce](
                 old, new
             )
         after[result.name] = changed if result.role is None else jnp.where(there[result.role], changed, old)

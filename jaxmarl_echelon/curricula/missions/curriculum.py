@@ -151,7 +151,7 @@ def _curriculum(
             state.params, plan, index, now, transitions.scheduled_weights(plan, now), plan.exams[index] > 0
         )
 
-    def evaluation(state):
+    def evaluation(_state):
         # Not by the numbers of the state: variants of a run would each be scored on a task of its own.
         task, numbers = jax.tree.map(jnp.asarray, (scored, plan))
         last, end = jnp.int32(len(phases) - 1), jnp.float32(1.0)
@@ -171,7 +171,7 @@ def _curriculum(
         stages=phases,
         stage=lambda state: state.course.phase,
         stage_params=stage_params,
-        evaluated=lambda state, score, finished: _evaluated(judge, state, finished),
+        evaluated=lambda state, _score, finished: _evaluated(judge, state, finished),
     )
 
 

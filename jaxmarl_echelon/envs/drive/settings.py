@@ -124,13 +124,13 @@ def _goal_behavior(value, limits: DriveLimits) -> jax.Array:
 
 
 def _infraction(name: str) -> DriveReader:
-    def read(value, limits: DriveLimits) -> jax.Array:
+    def read(value, _limits: DriveLimits) -> jax.Array:
         return jnp.int32(INFRACTION_BEHAVIORS[read_choice(name, value, tuple(INFRACTION_BEHAVIORS))])
 
     return name, read
 
 
-def _goal_speed(value, limits: DriveLimits) -> jax.Array:
+def _goal_speed(value, _limits: DriveLimits) -> jax.Array:
     return jnp.float32(ANY_SPEED if value is None else read_number("goal_speed", value, 0.0, ANY_SPEED))
 
 

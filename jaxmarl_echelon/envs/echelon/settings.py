@@ -133,7 +133,7 @@ def read_time_limit(value, limits: SettingLimits) -> jax.Array:
     return jnp.int32(count_decisions(read_number("time_limit", value, PERIOD, limits.seconds)))
 
 
-def read_zone_seconds(value, limits: SettingLimits) -> jax.Array:
+def read_zone_seconds(value, _limits: SettingLimits) -> jax.Array:
     """Reads the score (seconds of holding the zone) that wins; `never` means infinity."""
     if value == NEVER:
         return jnp.float32(math.inf)

@@ -320,7 +320,7 @@ def role_score(spec: EnvSpec, role: str, finished: Finished) -> jax.Array | None
     return mean_where(score, finished.present[role])
 
 
-def restrict_to_own_seat(spec: EnvSpec, seat: PoolRole, finished: Finished) -> Finished:
+def restrict_to_own_seat(spec: EnvSpec, _seat: PoolRole, finished: Finished) -> Finished:
     """Restricts turn-based games against opponents to the learner's own seat, for reports.
 
     In games in which the learner plays all seats, all are reported, and the tag of its seat is -1.

@@ -74,8 +74,10 @@ class Reference:
             and all(shares[name] <= cap for name, cap in c.get("max_rates", {}).items())
             and (
                 gate is None
-                or len(self.evaluations) >= runs_
-                and all(rate >= gate for rate in list(self.evaluations)[-runs_:])
+                or (
+                    len(self.evaluations) >= runs_
+                    and all(rate >= gate for rate in list(self.evaluations)[-runs_:])
+                )
             )
         )
 

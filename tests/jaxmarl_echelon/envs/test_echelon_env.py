@@ -125,7 +125,7 @@ def test_shut_down_mechs_observe_zero_velocity(game):
 
 
 def test_target_scores_pick_living_enemies_from_the_last_contacts(game):
-    state, time = game.reset(jax.random.key(0), game.params)
+    state, _time = game.reset(jax.random.key(0), game.params)
     contacts = np.asarray(state.contacts)
     assert sorted(contacts[0, :2].tolist()) == [1, 2] and set(contacts[0, 2:]) == {3, 4, 5}
     slots = {(0, 9 + 2): 0.7, (0, 9 + 3): 0.2, (1, 9 + 0): 0.9, (2, 9 + 3): -0.1}

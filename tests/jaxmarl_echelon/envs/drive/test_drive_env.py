@@ -41,7 +41,7 @@ def test_the_environment_keeps_the_contract():
 def test_scenes_may_consist_of_learners_only(others):
     env = drive(bank_of(scene(), agents=8, bodies=8), others=others)
     key, params = jax.random.key(0), env.default_params()
-    state, time = jax.eval_shape(env.reset, key, params)
+    state, _time = jax.eval_shape(env.reset, key, params)
     after, later = jax.eval_shape(env.step, key, state, {"vehicle": jnp.zeros(8, jnp.int32)}, params)
     shapes = [jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (state, after)]
     assert shapes[0] == shapes[1]
