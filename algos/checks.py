@@ -99,7 +99,9 @@ def require_whole(key: str, value: object, low: int = 0, high: int = LONGEST) ->
     return int(value)
 
 
-def require_integer(key: str, value: object, low: int = 0, high: int = LONGEST, otherwise: str = "") -> int:
+def require_integer(
+    key: str, value: object, low: int = 0, high: float = math.inf, otherwise: str = ""
+) -> int:
     """Returns an int from `low` to `high`; `otherwise` says what else is allowed."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         bounds = f"{_whole_bounds(low, high)} {otherwise}".rstrip()
@@ -107,8 +109,8 @@ def require_integer(key: str, value: object, low: int = 0, high: int = LONGEST, 
     return value
 
 
-def _whole_bounds(low: int, high: int) -> str:
-    return f"of at least {low}" if high == LONGEST else f"from {low} to {high}"
+def _whole_bounds(low: int, high: float) -> str:
+    return f"of at least {low}" if high in (LONGEST, math.inf) else f"from {low} to {high}"
 
 
 def require_count(key: str, value: object, otherwise: str = "") -> int:
