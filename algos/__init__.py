@@ -1,0 +1,1 @@
+"""Learners as pure functions: networks, optimisers, on-policy and off-policy algorithms."""

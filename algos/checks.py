@@ -1,11 +1,14 @@
 """Checks of settings: each raises a one-line ValueError with the key, the value and the allowed values."""
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from numbers import Real
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeGuard, TypeVar, get_type_hints
 
 T = TypeVar("T")
+# Largest whole number of the arrays that settings become.
+LONGEST = 2**31 - 1
 
 
 def require_switches(settings: Any, prefix: str = "") -> None:
@@ -18,8 +21,8 @@ def require_switches(settings: Any, prefix: str = "") -> None:
     kinds = get_type_hints(type(settings))
     for field in fields(settings):
         value = getattr(settings, field.name)
-        if kinds[field.name] is bool and not isinstance(value, bool):
-            raise ValueError(f"{prefix}{field.name}={value}: must be true or false")
+        if kinds[field.name] is bool:
+            require_switch(f"{prefix}{field.name}", value)
 
 
 def require_given(name: str, value: T | None) -> T:
@@ -29,17 +32,49 @@ def require_given(name: str, value: T | None) -> T:
     return value
 
 
-def require_choice(key: str, value: object, allowed: tuple) -> None:
-    """Checks that `value` is one of `allowed`."""
-    if value not in allowed:
-        raise ValueError(f"{key}={value}: unknown; allowed: {', '.join(map(str, allowed))}")
+def require_choice(key: str, value: T, allowed: Iterable[object], what: str = "unknown") -> T:
+    """Returns a value that is one of `allowed`; `what` says what others are, such as "unknown role"."""
+    if value not in (known := tuple(allowed)):
+        raise ValueError(f"{key}={value}: {what}; allowed: {', '.join(map(str, known))}")
+    return value
 
 
-def require_range(key: str, value: float, low: float, high: float) -> None:
-    """Checks for a finite number with `low <= value <= high`; infinite bounds do not restrict it."""
+def require_keys(prefix: str, given: Mapping, allowed: Iterable[str], what: str = "unknown") -> None:
+    """Checks that all keys of a mapping are in `allowed`; `prefix` comes before the key in messages."""
+    known = tuple(allowed)
+    for key, value in given.items():
+        if key not in known:
+            raise ValueError(f"{prefix}{key}={value}: {what}; allowed: {', '.join(known)}")
+
+
+def require_switch(key: str, value: object) -> bool:
+    """Returns a value that is true or false."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{key}={value}: must be true or false")
+    return value
+
+
+def require_mapping(key: str, value: object) -> Mapping:
+    """Returns a mapping, empty for None."""
+    if value is not None and not isinstance(value, Mapping):
+        raise ValueError(f"{key}={value}: must be a mapping")
+    return value or {}
+
+
+def require_range(key: str, value: object, low: float = -math.inf, high: float = math.inf) -> float:
+    """Returns a finite number with `low <= value <= high` as a float; infinite bounds do not restrict it."""
     if not is_number(value) or not low <= value <= high:
         bounds = f"a number from {low:g} " + (f"to {high:g}" if math.isfinite(high) else "on that is finite")
         raise ValueError(f"{key}={value}: must be {bounds if math.isfinite(low) else 'a finite number'}")
+    return float(value)
+
+
+def require_positive(key: str, value: object, high: float = math.inf) -> float:
+    """Returns a finite number above 0 and at most `high` as a float."""
+    if not is_number(value) or not 0 < value <= high:
+        most = f" and at most {high:g}" if math.isfinite(high) else ""
+        raise ValueError(f"{key}={value}: must be above 0{most}")
+    return float(value)
 
 
 def require_list(key: str, value: object) -> tuple:
@@ -49,21 +84,38 @@ def require_list(key: str, value: object) -> tuple:
     return tuple(value)
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Whether `value` is a finite number and not a bool."""
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def require_count(key: str, value: int) -> None:
-    """Checks for a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{key}={value}: must be a whole number of at least 1")
+def require_whole(key: str, value: object, low: int = 0, high: int = LONGEST) -> int:
+    """Returns a whole number from `low` to `high`, which may be written as a float such as 1e6.
+
+    By default numbers are bounded as in arrays.
+    """
+    if not is_number(value) or not low <= value <= high or value != int(value):
+        raise ValueError(f"{key}={value}: must be a whole number {_whole_bounds(low, high)}")
+    return int(value)
 
 
-def require_whole(key: str, value: int, high: float) -> None:
-    """Checks for a whole number from 0 to `high`."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= high:
-        raise ValueError(f"{key}={value}: must be a whole number from 0 to {high:g}")
+def require_integer(
+    key: str, value: object, low: int = 0, high: float = math.inf, otherwise: str = ""
+) -> int:
+    """Returns an int from `low` to `high`; `otherwise` says what else is allowed."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        bounds = f"{_whole_bounds(low, high)} {otherwise}".rstrip()
+        raise ValueError(f"{key}={value}: must be a whole number {bounds}")
+    return value
+
+
+def _whole_bounds(low: int, high: float) -> str:
+    return f"of at least {low}" if high in (LONGEST, math.inf) else f"from {low} to {high}"
+
+
+def require_count(key: str, value: object, otherwise: str = "") -> int:
+    """Returns an int of at least 1; `otherwise` says what else is allowed."""
+    return require_integer(key, value, 1, otherwise=otherwise)
 
 
 def require_minibatches(

@@ -211,7 +211,7 @@ class Goal(NamedTuple):
 
 def mark_all_shared(state: PyTree) -> PyTree:
     """`Agent.local` of a learner without state of single environments."""
-    return jax.tree.map(lambda x: False, state)
+    return jax.tree.map(lambda _x: False, state)
 
 
 class Agent(NamedTuple):

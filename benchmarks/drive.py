@@ -118,7 +118,7 @@ def driving(env, num_envs: int, steps: int, devices: int):
     mesh = jax.make_mesh((devices,), ("env",), devices=jax.devices()[:devices])
     shard, all_of_it = jax.sharding.PartitionSpec("env"), jax.sharding.PartitionSpec()
 
-    def draw(key):
+    def draw(_key):
         return episodes.EpisodeTask(params)
 
     def run(running, key, world):

@@ -22,8 +22,9 @@ from rich.console import Console
 from rich.table import Table
 from spread import bytes_per_environment, spread
 
+from algos.masks import select_rows
 from jaxmarl_echelon.config_sources import config_directory
-from jaxmarl_echelon.envs import episodes, trees
+from jaxmarl_echelon.envs import episodes
 from jaxmarl_echelon.envs.echelon.battle import heat_and_stability, movement, projectiles, weapons
 from jaxmarl_echelon.envs.echelon.battle.state import TEAMS
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import MISSILE, WEAPONS
@@ -59,13 +60,13 @@ def battles(env, num_envs: int, steps: int, devices: int):
     share = num_envs // devices
     begin = jax.tree.map(lambda x: jnp.broadcast_to(x, (share, *jnp.shape(x))), memory)
 
-    def draw(key):
+    def draw(_key):
         return episodes.EpisodeTask(params)
 
     def advance(carry, key):
         running, memory = carry
         key_act, key_step = jax.random.split(key)
-        memory = trees.select_rows(running.time.info["decision"] == 0, begin, memory)
+        memory = select_rows(running.time.info["decision"] == 0, begin, memory)
         keys = jax.random.split(key_act, share)
         memory, actions = jax.vmap(act)(keys, memory, running.env, running.params)
         return (episodes.step_episodes(env, key_step, running, actions, draw)[0], memory), None

@@ -55,7 +55,7 @@ def simulator(env, num_envs: int, steps: int, devices: int):
     action = jnp.broadcast_to(jnp.array([0.0, 0.44]), (num_envs // devices, 1, 2))
     actions = {"attacker": action, "defender": action}
 
-    def draw(key):
+    def draw(_key):
         return episodes.EpisodeTask(params)
 
     def advance(running, key):
@@ -300,7 +300,7 @@ def rollout(config: RunConfig, program):
     acting = make_controllers(config, program.env, program.agents, {}, greedy=False)
     collector = collect.RolloutSpec(config.env, program.agents, acting, config.horizon)
     drawn = episodes.EpisodeTask(config.env.default_params())
-    return jax.jit(lambda run: collect.collect_rollout(collector, run, run.key, lambda key: drawn))
+    return jax.jit(lambda run: collect.collect_rollout(collector, run, run.key, lambda _key: drawn))
 
 
 def main() -> None:

@@ -30,8 +30,8 @@ from jaxmarl_echelon.training.acting import controllers
 from jaxmarl_echelon.training.acting.random_streams import Stream, run_key, stream_key
 
 matplotlib.use("Agg")
-from matplotlib import pyplot as plt  # noqa: E402
-from matplotlib.ticker import EngFormatter  # noqa: E402
+from matplotlib import pyplot as plt
+from matplotlib.ticker import EngFormatter
 
 HARD = {"difficulty": [0.5, 1.0], "exams": 0.25}
 WITHOUT_PHASES = [
@@ -78,7 +78,7 @@ def frame_of(env):
     """Records `Reports` from `(env_state, params, time)`, for `program.evaluate`."""
     blue = env.teams[0]
 
-    def record(state, params, time):
+    def record(state, _params, time):
         reports, mechs = state.report, state.echelon.battle.mechs
         distance = reports.distance[:blue, -1]
         order = jnp.where(state.echelon.decision >= state.scenario.orders.go[0], 1, 0)

@@ -75,7 +75,7 @@ def noise(job: dict):
         action_space = gymnasium.spaces.Box(-1.0, 1.0, (job["action"],), np.float32)
         steps = 0
 
-        def reset(self, *, seed=None, options=None):
+        def reset(self, *, seed=None, options=None):  # noqa: ARG002
             return shown[0], {}
 
         def step(self, action):
@@ -150,7 +150,7 @@ def racing(job: dict):
         def show(self, scan):
             return np.concatenate([scan, np.zeros(size - len(scan))], dtype=np.float32)
 
-        def reset(self, *, seed=None, options=None):
+        def reset(self, *, seed=None, options=None):  # noqa: ARG002
             return self.show(start()), {}
 
         def step(self, action):

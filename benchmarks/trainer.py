@@ -68,7 +68,7 @@ def make_collect(config: build.RunConfig, program):
     acting = make_controllers(config, program.env, program.agents, {}, greedy=False)
     collector = rollout_lib.RolloutSpec(config.env, program.agents, acting, config.horizon, config.segments)
     drawn = episodes.EpisodeTask(config.env.default_params())
-    return lambda run: rollout_lib.collect_rollout(collector, run, run.key, lambda key: drawn)
+    return lambda run: rollout_lib.collect_rollout(collector, run, run.key, lambda _key: drawn)
 
 
 def measure(kind: str, precision: str, repeats: int) -> dict[str, float]:

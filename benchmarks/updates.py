@@ -8,6 +8,7 @@ reported separately.
 """
 
 import argparse
+import itertools
 import os
 import sys
 import time
@@ -132,7 +133,7 @@ def rollout_updates(name: str, tuned: bool):
 
 def dense(sizes: tuple[int, ...]) -> int:
     """Multiply-adds per sample of fully connected layers."""
-    return sum(a * b for a, b in zip(sizes, sizes[1:], strict=False))
+    return sum(a * b for a, b in itertools.pairwise(sizes))
 
 
 def needed_flops(name: str) -> float:

@@ -94,6 +94,7 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that raises UsageError."""
 
     def error(self, message: str) -> NoReturn:
+        """Raises UsageError instead of ending the process."""
         raise UsageError(message)
 
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from algos import compiler
 from jaxmarl_echelon import command_line, run_loading
 from jaxmarl_echelon.envs import results
+from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.tracking import formats, plots, tables
 from jaxmarl_echelon.training.acting import controllers
 from jaxmarl_echelon.training.acting.random_streams import Stream, run_key, stream_key
@@ -62,26 +63,21 @@ def parse_evaluate_arguments() -> argparse.Namespace:
     parser.add_argument(
         "overrides", nargs="*", default=[], help="KEY=VALUE for the run's configuration, e.g. env.map=..."
     )
-    return parser.parse_intermixed_args()  # overrides may follow options
+    arguments = parser.parse_intermixed_args()  # overrides may follow options
+    if arguments.episodes is not None and arguments.episodes < 1:
+        raise command_line.UsageError(f"--episodes={arguments.episodes}: must be at least 1")
+    return arguments
 
 
 def main() -> None:
     """Scores a checkpoint by the command line."""
     command_line.use_compilation_cache()
     arguments = parse_evaluate_arguments()
-    if arguments.episodes is not None and arguments.episodes < 1:
-        raise command_line.UsageError(f"--episodes={arguments.episodes}: must be at least 1")
     folder, facts, config, program, state = run_loading.load_run(
         arguments.path, arguments.checkpoint, arguments.overrides
     )
     episodes = evaluation.whole_seat_rounds(program.env, arguments.episodes or config.eval_episodes)
-    if arguments.episode is not None and not 0 <= arguments.episode < episodes:
-        raise command_line.UsageError(f"--episode={arguments.episode}: must be from 0 to {episodes - 1}")
-    viewer = program.env.viewer
-    if arguments.show and not (viewer and viewer.tells):
-        raise command_line.UsageError(f"--show: {program.env.spec.name} has no text form of episodes")
-    if arguments.realism and program.env.comparison is None:
-        raise command_line.UsageError(f"--realism: {program.env.spec.name} has no recordings to compare with")
+    require_options(arguments, program.env, episodes)
     output = arguments.output or folder.parent.parent / f"evaluation_{folder.name}"
     output.mkdir(parents=True, exist_ok=True)
     played = play_actors(program, config, state, episodes, baselines=arguments.baselines)
@@ -111,9 +107,27 @@ def main() -> None:
         alike = score_realism(arguments, program.env.comparison.settings)
         console.print(tables.realism_table(alike))
         (output / "realism.json").write_text(json.dumps(alike, indent=2) + "\n")
-    if viewer:
+    if program.env.viewer:
         shown = arguments.episode, console
-        show_episodes(program, config, state, viewer, episodes, output, *shown, told=arguments.show)
+        show_episodes(
+            program, config, state, program.env.viewer, episodes, output, *shown, told=arguments.show
+        )
+
+
+def require_options(arguments: argparse.Namespace, env: Environment, episodes: int) -> None:
+    """Checks the options that depend on the environment; raises a one-line UsageError.
+
+    Args:
+      arguments: the command line.
+      env: the environment.
+      episodes: number of episodes that are played.
+    """
+    if arguments.episode is not None and not 0 <= arguments.episode < episodes:
+        raise command_line.UsageError(f"--episode={arguments.episode}: must be from 0 to {episodes - 1}")
+    if arguments.show and not (env.viewer and env.viewer.tells):
+        raise command_line.UsageError(f"--show: {env.spec.name} has no text form of episodes")
+    if arguments.realism and env.comparison is None:
+        raise command_line.UsageError(f"--realism: {env.spec.name} has no recordings to compare with")
 
 
 def replace_policy_by_script(program: Program, names, number, *, greedy: bool = True):

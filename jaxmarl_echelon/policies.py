@@ -39,7 +39,7 @@ class Policy(struct.PyTreeNode, eq=False, repr=False):
         """Returns a one-line summary without the parameters, for notebooks."""
         numbers = sum(np.size(leaf) for leaf in jax.tree.leaves(self.state))
         return (
-            f"Policy(role={self.role.name!r}, observation={list(self.role.observation.shape)}, "
+            f"Policy(role={self.role.name}, observation={list(self.role.observation.shape)}, "
             f"action={type(self.role.action).__name__}, {numbers:,} numbers)"
         )
 

@@ -3,7 +3,8 @@
 import argparse
 import shlex
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from functools import partial, update_wrapper
 from importlib import import_module
@@ -254,10 +255,31 @@ def execute_locked_job(
         announce_job(job, folder)
     processes.wait_for_all("run begins")
     try:
-        summary = job.train(folder, tracker, checkpoint)
+        with end_process_on_lost_connection(gone):
+            summary = job.train(folder, tracker, checkpoint)
     except memory.MemoryPlanError:
         if first and missing:
             run_folders.discard_folders(*missing)
+        raise
+    except loop.DivergedError as error:
+        if first:
+            print(f"stopped: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
+    if first:
+        conclude_job(job, folder, summary)
+    return summary
+
+
+@contextmanager
+def end_process_on_lost_connection(gone: str) -> Iterator[None]:
+    """Context of a run: ends the process if others are gone, and marks errors that are not a user's.
+
+    Args:
+      gone: what to print if other processes are gone.
+    """
+    try:
+        yield
+    except memory.MemoryPlanError:
         raise
     except checkpoints.CheckpointError as error:
         if processes.is_connection_lost(error.__cause__):
@@ -272,13 +294,6 @@ def execute_locked_job(
             raise
         # The configuration is valid at this point, so this is not a user error.
         raise RuntimeError(f"the run failed: {error}") from error
-    except loop.DivergedError as error:
-        if first:
-            print(f"stopped: {error}", file=sys.stderr)
-        raise SystemExit(1) from None
-    if first:
-        conclude_job(job, folder, summary)
-    return summary
 
 
 def announce_job(job: Job, folder: Path) -> None:

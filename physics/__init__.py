@@ -1,0 +1,1 @@
+"""Physics as pure functions: vehicles, boxes, rays, voxels and maps."""

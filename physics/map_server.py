@@ -55,7 +55,7 @@ def read_map(path: str | Path, *, unknown: str = "free") -> OccupancyMap:
       ValueError: the files do not describe such a map.
     """
     if unknown not in UNKNOWN_STATES:
-        raise ValueError(f"unknown={unknown!r}: must be 'free' or 'occupied'")
+        raise ValueError(f"unknown={unknown}: must be 'free' or 'occupied'")
     path = Path(path)
     data = _read_yaml(path)
     resolution = _number(path, data, "resolution")
@@ -83,9 +83,9 @@ def _cells(path: Path, data: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]
     """Returns masks `[H, W]` of the occupied and of the seen cells of an image, the top row first."""
     mode, negate = data.get("mode", MODES[0]), data.get("negate", 0)
     if mode not in MODES:
-        raise ValueError(f"map={str(path)!r}: mode={mode!r}; must be {', '.join(MODES)}")
+        raise ValueError(f"map={str(path)!r}: mode={mode}; must be {', '.join(MODES)}")
     if negate not in (0, 1):
-        raise ValueError(f"map={str(path)!r}: negate={negate!r}; must be 0 or 1")
+        raise ValueError(f"map={str(path)!r}: negate={negate}; must be 0 or 1")
     taken = _share(path, data, "occupied_thresh", 0.65)
     grey, opaque = _read_grey(path, str(data["image"]))
     if mode == "raw":
@@ -142,7 +142,7 @@ def _number(path: Path, data: Mapping[str, Any], key: str, default: float | None
     except (TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number):
-        raise ValueError(f"map={str(path)!r}: {key}={value!r}; must be a finite number")
+        raise ValueError(f"map={str(path)!r}: {key}={value}; must be a finite number")
     return number
 
 
@@ -152,7 +152,7 @@ def _pose(path: Path, key: str, value: Any) -> Pose:
     except (TypeError, ValueError):
         x = y = yaw = math.nan
     if not all(math.isfinite(number) for number in (x, y, yaw)):
-        raise ValueError(f"map={str(path)!r}: {key}={value!r}; must be three finite numbers [x, y, yaw]")
+        raise ValueError(f"map={str(path)!r}: {key}={value}; must be three finite numbers [x, y, yaw]")
     return x, y, yaw
 
 
@@ -172,7 +172,7 @@ def _read_grey(path: Path, image: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns luminances in [0, 1] and a mask of opaque pixels, `[H, W]` each, the top row first."""
     file = path.parent / image
     if not file.is_file():
-        raise ValueError(f"map={str(path)!r}: image={image!r} does not exist; a png or pgm file is needed")
+        raise ValueError(f"map={str(path)!r}: image={image} does not exist; a png or pgm file is needed")
     try:
         with Image.open(file) as picture:
             if picture.mode.startswith("I"):
@@ -185,4 +185,4 @@ def _read_grey(path: Path, image: str) -> tuple[np.ndarray, np.ndarray]:
             opaque = np.asarray(picture.getchannel("A")) == 255 if clear else np.ones(grey.shape, bool)
             return grey, opaque
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-        raise ValueError(f"map={str(path)!r}: image={image!r} is not a readable png or pgm file") from None
+        raise ValueError(f"map={str(path)!r}: image={image} is not a readable png or pgm file") from None

@@ -85,7 +85,7 @@ def is_built_in(spec: str) -> bool:
 def _seed(spec: str) -> int:
     seed = spec.removeprefix(TRACK)
     if not (seed.isascii() and seed.isdigit()):
-        raise ValueError(f"map={spec!r}: the seed must be a non-negative integer, as in 'track:7'")
+        raise ValueError(f"map={spec}: the seed must be a non-negative integer, as in 'track:7'")
     return int(seed)
 
 

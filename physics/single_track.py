@@ -264,7 +264,7 @@ def advance_car(
       ValueError: if the integrator is unknown.
     """
     if integrator not in INTEGRATORS:
-        raise ValueError(f"integrator={integrator!r}: must be one of {sorted(INTEGRATORS)}")
+        raise ValueError(f"integrator={integrator}: must be one of {sorted(INTEGRATORS)}")
     old = _unstack(state)
     steer, speed = command[..., 0], command[..., 1]
     valid = jnp.isfinite(steer + speed)

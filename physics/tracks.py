@@ -112,7 +112,7 @@ def _check_arguments(
     ]
     for name, value, fine, allowed in rules:
         if not fine:
-            raise ValueError(f"{name}={value!r}: {allowed}")
+            raise ValueError(f"{name}={value}: {allowed}")
 
 
 def _random_loop(

@@ -86,8 +86,13 @@ class RecurrentActorCritic(nn.Module):
 
     @nn.compact
     def __call__(self, carry: PyTree, obs: jax.Array | Asymmetric, reset: jax.Array, *, sequence: bool):
-        """Maps flat observations `[..., F]`, or a sequence `[T, ..., F]` of them, to
-        `(carry, (outputs, log_std), value)`; `reset` lacks the last axis, `carry` the first of a sequence.
+        """Maps flat observations to `(carry, (outputs, log_std), value)`.
+
+        Args:
+          carry: recurrent state, without the first axis of a sequence.
+          obs: `[..., F]`, or a sequence `[T, ..., F]`.
+          reset: bool, without the last axis of `obs`.
+          sequence: whether `obs` is a sequence.
         """
         core = Core(self.core, self.layers.dtype, name="core")
         seen = apply_encoder(self.layers.encoder, "encoder", actor_observation(obs))
@@ -234,9 +239,9 @@ def _feed_forward(
     return PolicyFunctions(
         init=lambda key: network.init(key, example),
         apply=apply,
-        initial_carry=lambda batch_shape: (),
-        step=lambda params, obs, carry, reset, mask: (carry, *apply(params, obs, mask)),
-        sequence=lambda params, obs, carry, reset, mask: apply(params, obs, mask),
+        initial_carry=lambda _batch_shape: (),
+        step=lambda params, obs, carry, _reset, mask: (carry, *apply(params, obs, mask)),
+        sequence=lambda params, obs, _carry, _reset, mask: apply(params, obs, mask),
     )
 
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from algos import collectives
+from algos.masks import expand_mask
 
 
 class Moments(struct.PyTreeNode):
@@ -58,7 +59,7 @@ def merge_moments(moments: Moments, batch: jax.Array, alive: jax.Array) -> Momen
       alive: `[*lead]` bool.
     """
     axes = tuple(range(alive.ndim))
-    keep = alive.reshape(alive.shape + (1,) * (batch.ndim - alive.ndim))
+    keep = expand_mask(alive, batch.ndim)
     count = alive.sum(dtype=jnp.float32)
     safe = jnp.maximum(count, 1.0)
     mean = jnp.where(keep, batch, 0.0).sum(axes) / safe
@@ -84,7 +85,7 @@ def combine_shard_moments(
         return count, mean, var
     counts, means, variances = collectives.stack_shards((count, mean, var))
     total = counts.sum(0)
-    share = (counts / jnp.maximum(total, 1.0)).reshape((-1,) + (1,) * mean.ndim)
+    share = expand_mask(counts / jnp.maximum(total, 1.0), 1 + mean.ndim)
     centre = (share * means).sum(0)
     return total, centre, (share * (variances + jnp.square(means - centre))).sum(0)
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from algos.masks import expand_mask
 from algos.nets.normalize import Moments, init_moments, merge_moments, normalize_by_moments
 from algos.types import Asymmetric, Block
 
@@ -79,7 +80,7 @@ def merge_statistics(statistics: Statistics, flat: jax.Array | Asymmetric, alive
     for block in statistics.blocks:
         x = seen.blocks[block.name]
         # One sample per row of a set and per cell of a map.
-        count = alive.reshape(alive.shape + (1,) * (x.ndim - alive.ndim - len(_shared_shape(block))))
+        count = expand_mask(alive, x.ndim - len(_shared_shape(block)))
         if block.kind == "set":
             count = count & seen.present[block.name]
         count = jnp.broadcast_to(count, x.shape[: x.ndim - len(_shared_shape(block))])

@@ -125,6 +125,11 @@ class ReplayLearner(OffPolicySettings):
         return shards * self.make_replay(observation_shape, action, shards=shards, **sizes).nbytes
 
 
+def mark_replay(state: OffPolicyState) -> OffPolicyState:
+    """Marks the arrays of single environments, those of the replay; see `Agent.local`."""
+    return mark_all_shared(state).replace(replay=jax.tree.map(lambda _: True, state.replay))
+
+
 def make_replay_agent(
     config: OffPolicySettings,
     method: OffPolicyMethod,
@@ -136,14 +141,14 @@ def make_replay_agent(
     def seen(state, obs):
         return normalize_observations(state.observations, flatten_features(obs, observation.shape))
 
-    def act(state, key, obs, carry, reset, mask):
+    def act(state, key, obs, carry, _reset, _mask):
         key_warmup, key_policy = jax.random.split(key)
         explored = method.explore(state, key_policy, seen(state, obs))
         uniform = jax.random.uniform(key_warmup, explored.shape, minval=-1.0)
         warmed_up = state.seen >= state.hyper["learning_starts"]
         return jnp.where(warmed_up, explored, uniform), carry, {}
 
-    def greedy(state, obs, carry, reset, mask):
+    def greedy(state, obs, carry, _reset, _mask):
         return method.greedy(state, seen(state, obs)), carry
 
     def update(state, key, transition):
@@ -152,7 +157,7 @@ def make_replay_agent(
 
     return Agent(
         init=lambda key: initial_off_policy_state(config, method, replay, key, observation),
-        initial_carry=lambda batch_shape: (),
+        initial_carry=lambda _batch_shape: (),
         act=act,
         greedy=greedy,
         value=None,
@@ -161,7 +166,7 @@ def make_replay_agent(
         policy_state=keep_actor_state,
         gamma=lambda state: state.hyper["gamma"],
         hyper=lambda: initial_traced_hyper(config, method),
-        local=lambda state: mark_all_shared(state).replace(replay=jax.tree.map(lambda x: True, state.replay)),
+        local=mark_replay,
     )
 
 

@@ -168,7 +168,7 @@ def acting_state(method: OnPolicyMethod, state: OnPolicyState) -> OnPolicyState:
 
 def mark_local_arrays(state: OnPolicyState) -> OnPolicyState:
     """Marks the arrays of single environments: running reward sums and means; see `Agent.local`."""
-    marks = jax.tree.map(lambda x: False, state)
+    marks = jax.tree.map(lambda _x: False, state)
     rewards = None if state.rewards is None else marks.rewards.replace(sums=True)
     return marks.replace(rewards=rewards, centre=None if state.centre is None else True)
 

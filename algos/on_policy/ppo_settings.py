@@ -165,8 +165,8 @@ class PPOSettings(OnPolicySettings):
         for key in ("minibatch_size", "batch_size"):
             if getattr(self, key) is not None:
                 require_count(key, getattr(self, key))
-        require_whole("warmup_steps", self.warmup_steps, math.inf)
-        require_whole("burn_in", self.burn_in, self.horizon - 1)
+        require_whole("warmup_steps", self.warmup_steps)
+        require_whole("burn_in", self.burn_in, 0, self.horizon - 1)
         if self.minibatch_size is None:
             require_minibatches(self.accumulation, self.num_minibatches, "of num_minibatches", "accumulation")
         self._require_segments()

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from algos import collectives
 from algos.checks import require_given, require_minibatches
+from algos.masks import expand_mask
 from algos.nets.actor_critic import PolicyFunctions, with_observation_decoder
 from algos.nets.normalize import scale_reward, standardize
 from algos.nets.observations import Entities, compress_observations
@@ -95,7 +96,7 @@ def learning_rewards(state: OnPolicyState, rollout: Rollout, hyper: Hyper) -> ja
 
 def keep_where(alive: jax.Array, x: jax.Array, fill: float = 0) -> jax.Array:
     """Selects `x` `[*alive.shape, ...]` where `alive`, and `fill` elsewhere."""
-    return jnp.where(alive.reshape(alive.shape + (1,) * (x.ndim - alive.ndim)), x, jnp.asarray(fill, x.dtype))
+    return jnp.where(expand_mask(alive, x.ndim), x, jnp.asarray(fill, x.dtype))
 
 
 def learn_samples(

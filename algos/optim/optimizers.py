@@ -213,7 +213,7 @@ def interpolate_schedule(
     return start + (end - start) * done
 
 
-def latest_params(state: PyTree, params: PyTree) -> PyTree:
+def latest_params(_state: PyTree, params: PyTree) -> PyTree:
     """Returns the parameters themselves; the default `Optimizer.evaluation_params`."""
     return params
 

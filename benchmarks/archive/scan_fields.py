@@ -59,7 +59,7 @@ def decoded(decode, place=place_in_field):
     return Decoded
 
 
-def half(metres: np.ndarray, resolution: float):
+def half(metres: np.ndarray, _resolution: float):
     rounded = metres.astype(np.float16)
     over = rounded.astype(np.float32) > metres
     return np.where(over, np.nextafter(rounded, np.float16(0)), rounded), lambda c: c.astype(jnp.float32)

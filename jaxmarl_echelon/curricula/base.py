@@ -42,12 +42,12 @@ class Curriculum(NamedTuple):
     metrics: Callable
     evaluation: Callable
     retasked: Callable
-    tickets: Callable = lambda num_envs: ()
+    tickets: Callable = lambda _num_envs: ()
     tags: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     stages: tuple[str, ...] = ()
-    stage: Callable = lambda state: jnp.int32(0)
+    stage: Callable = lambda _state: jnp.int32(0)
     stage_params: Callable | None = None
-    evaluated: Callable = lambda state, score, finished: state
+    evaluated: Callable = lambda state, _score, _finished: state
 
 
 def constant_curriculum(env, evaluation: dict | None = None) -> Curriculum:
@@ -66,11 +66,11 @@ def constant_curriculum(env, evaluation: dict | None = None) -> Curriculum:
 
     return Curriculum(
         init=init,
-        draw=lambda key, state: EpisodeTask(state),
-        update=lambda state, tickets, flow: (state, tickets),
-        metrics=lambda state: {},
-        evaluation=lambda state: jax.tree.map(jnp.asarray, scored),
-        retasked=lambda state, fresh: fresh,
+        draw=lambda _key, state: EpisodeTask(state),
+        update=lambda state, tickets, _flow: (state, tickets),
+        metrics=lambda _state: {},
+        evaluation=lambda _state: jax.tree.map(jnp.asarray, scored),
+        retasked=lambda _state, fresh: fresh,
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxmarl_echelon.curricula import stages
+from algos import checks
 from jaxmarl_echelon.curricula.stages import LONGEST_WINDOW, Stage
 from jaxmarl_echelon.envs.base import EnvSpec
 
@@ -82,8 +82,8 @@ def read_criteria(phases: Sequence[Stage], spec: EnvSpec) -> Criteria:
 
 def _criteria(phase: Stage, spec: EnvSpec) -> dict[str, Any]:
     where = f"{phase.where}: criteria"
-    given = stages.check_mapping(where, phase.rules["criteria"])
-    stages.refuse_unknown_keys(f"{where}.", given, tuple(CRITERIA_DEFAULTS))
+    given = checks.require_mapping(where, phase.rules["criteria"])
+    checks.require_keys(f"{where}.", given, tuple(CRITERIA_DEFAULTS))
     given = CRITERIA_DEFAULTS | given
     for key, other in _AS_FOR_GOING_ON.items():
         given[key] = given[other] if given[key] is None else given[key]
@@ -99,22 +99,21 @@ def _read(name: str, key: str, value) -> int | float:
     if value is None and key in _UNASKED:
         return _UNASKED[key]
     if key.endswith("success_rate"):
-        return stages.check_number_in_range(name, value, 0.0, 1.0)
+        return checks.require_range(name, value, 0.0, 1.0)
     if key == "avg_reward":
-        return stages.check_number_in_range(name, value)
-    return stages.check_whole_number(
+        return checks.require_range(name, value)
+    return checks.require_whole(
         name, value, 1, LONGEST_WINDOW if key.endswith("window_size") else NO_PATIENCE
     )
 
 
 def _max_rates(name: str, value, spec: EnvSpec) -> list[float]:
-    given = stages.check_mapping(name, value)
-    stages.refuse_unknown_keys(
+    given = checks.require_mapping(name, value)
+    checks.require_keys(
         f"{name}.", given, [outcome for outcome in spec.outcomes if outcome not in spec.good_outcomes]
     )
     caps = {
-        outcome: stages.check_number_in_range(f"{name}.{outcome}", cap, 0.0, 1.0)
-        for outcome, cap in given.items()
+        outcome: checks.require_range(f"{name}.{outcome}", cap, 0.0, 1.0) for outcome, cap in given.items()
     }
     return [caps.get(outcome, 1.0) for outcome in spec.outcomes]
 
@@ -135,10 +134,10 @@ def _check(where: str, read: Mapping, spec: EnvSpec) -> None:
 
 def _mixture(phase: Stage) -> dict[str, float]:
     where = f"{phase.where}: mixture"
-    given = stages.check_mapping(where, phase.rules["mixture"])
-    stages.refuse_unknown_keys(f"{where}.", given, ("foundation", "previous"))
+    given = checks.require_mapping(where, phase.rules["mixture"])
+    checks.require_keys(f"{where}.", given, ("foundation", "previous"))
     shares = {
-        key: stages.check_number_in_range(f"{where}.{key}", given.get(key, 0.0), 0.0, 1.0)
+        key: checks.require_range(f"{where}.{key}", given.get(key, 0.0), 0.0, 1.0)
         for key in ("foundation", "previous")
     }
     if sum(shares.values()) >= 1.0:

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from algos import checks
 from algos.types import PyTree
 from jaxmarl_echelon.curricula.base import Curriculum, read_task_params
-from jaxmarl_echelon.curricula.stages import check_whole_number
 from jaxmarl_echelon.envs.episodes import EpisodeTask
 
 _LONGEST = 10**9
@@ -60,7 +60,7 @@ def ramp_curriculum(
         for a length that is missing, given twice or not positive.
     """
     length = _length(updates, episodes)
-    warmup = check_whole_number("curriculum.warmup", warmup, 0, _LONGEST)
+    warmup = checks.require_whole("curriculum.warmup", warmup, 0, _LONGEST)
     ends = _ends(env, start, end)
     scored = read_task_params(env, dict(evaluation or {}), "curriculum.evaluation")
 
@@ -74,10 +74,10 @@ def ramp_curriculum(
 
     return Curriculum(
         init=init,
-        draw=lambda key, state: EpisodeTask(_between(state)),
+        draw=lambda _key, state: EpisodeTask(_between(state)),
         update=update,
         metrics=lambda state: {"curriculum/progress": ramp_progress(state)},
-        evaluation=lambda state: jax.tree.map(jnp.asarray, scored),
+        evaluation=lambda _state: jax.tree.map(jnp.asarray, scored),
         retasked=lambda state, fresh: fresh.replace(count=state.count),
     )
 
@@ -107,22 +107,22 @@ def _length(updates, episodes) -> int:
     if len(named) != 1:
         raise ValueError(f"curriculum.updates={updates}, episodes={episodes}: one of them must be a number")
     ((key, value),) = named.items()
-    return check_whole_number(f"curriculum.{key}", value, 1, _LONGEST)
+    return checks.require_whole(f"curriculum.{key}", value, 1, _LONGEST)
 
 
 def _ends(env, start: Mapping, end: Mapping) -> tuple[PyTree, PyTree]:
     """Returns the parameters of the two tasks, on the host."""
     for where, settings in (("start", start), ("end", end)):
         if not isinstance(settings, Mapping) or not settings:
-            raise ValueError(f"curriculum.{where}={settings!r}: must be settings of the environment")
+            raise ValueError(f"curriculum.{where}={settings}: must be settings of the environment")
     if lone := sorted(set(start) ^ set(end)):
         raise ValueError(f"curriculum.start and end: {lone[0]} must be in both")
     for key in start:
         first = read_task_params(env, {key: start[key]}, "curriculum.start")
         last = read_task_params(env, {key: end[key]}, "curriculum.end")
         if not all(map(_on_a_line, jax.tree.leaves(first), jax.tree.leaves(last))):
-            change = f"cannot be interpolated from {start[key]!r}; only finite numbers can"
-            raise ValueError(f"curriculum.end.{key}={end[key]!r}: {change}")
+            change = f"cannot be interpolated from {start[key]}; only finite numbers can"
+            raise ValueError(f"curriculum.end.{key}={end[key]}: {change}")
     return read_task_params(env, dict(start), "curriculum.start"), read_task_params(
         env, dict(end), "curriculum.end"
     )

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from algos import checks
 from jaxmarl_echelon.curricula import stages as stages_lib
 from jaxmarl_echelon.curricula.base import Curriculum
 from jaxmarl_echelon.curricula.stages import LONGEST_WINDOW, RATE_TOLERANCE, EpisodeResult, Stage, StageRules
@@ -134,7 +135,7 @@ def spawn_curriculum(
     }
     shares = {"ema_alpha": ema_alpha, "blend_previous_prob": blend_previous_prob}
     for name, value in shares.items():
-        stages_lib.check_number_in_range(f"curriculum.{name}", value, 0.0, 1.0)
+        checks.require_range(f"curriculum.{name}", value, 0.0, 1.0)
     defaults = {
         "enable_rate": 0.7,
         "disable_rate": 0.0,
@@ -260,7 +261,7 @@ def _metrics(rates: SpawnRules, course: SpawnProgress) -> dict[str, jax.Array]:
 
 
 def _count(name: str, value, low: int, high: int = 2**31 - 1) -> int:
-    return stages_lib.check_whole_number(f"curriculum.{name}", value, low, high)
+    return checks.require_whole(f"curriculum.{name}", value, low, high)
 
 
 def _read_rates(table: Sequence[Stage], defaults: Mapping) -> dict[str, np.ndarray]:
@@ -269,9 +270,9 @@ def _read_rates(table: Sequence[Stage], defaults: Mapping) -> dict[str, np.ndarr
     for stage in table:
         given = defaults | {key: value for key, value in stage.rules.items() if value is not None}
         for key in ("enable_rate", "disable_rate"):
-            stages_lib.check_number_in_range(f"{stage.where}: {key}", given[key], 0.0, 1.0)
+            checks.require_range(f"{stage.where}: {key}", given[key], 0.0, 1.0)
         for key in ("enable_patience", "disable_patience"):
-            stages_lib.check_whole_number(f"{stage.where}: {key}", given[key], 1)
+            checks.require_whole(f"{stage.where}: {key}", given[key], 1)
         rows.append(given)
     for stage, row, following in zip(table, rows, rows[1:], strict=False):
         if row["disable_rate"] >= following["enable_rate"]:

@@ -4,9 +4,7 @@ A staged curriculum moves along its table. Transitions are evaluated after every
 by start time, independently of the number of environments. Reference: docs/reference/curricula.md 3.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from numbers import Real
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +13,7 @@ import numpy as np
 from flax import struct
 from jax import lax
 
+from algos import checks
 from algos.types import PyTree
 from jaxmarl_echelon.curricula import episode_queue
 from jaxmarl_echelon.curricula.base import Curriculum, read_task_params
@@ -76,7 +75,7 @@ class StageRules(NamedTuple):
     advance: Callable
     metrics: Callable
     window: int
-    evaluated: Callable = lambda course, score: course
+    evaluated: Callable = lambda course, _score: course
 
 
 class StagedState(struct.PyTreeNode):
@@ -108,19 +107,21 @@ def read_stages(
         invalid setting.
     """
     if isinstance(stages, str | Mapping) or not isinstance(stages, Sequence) or not stages:
-        raise ValueError(f"{where}={stages!r}: must be a list of at least one stage")
+        raise ValueError(f"{where}={stages}: must be a list of at least one stage")
     table, names = [], set()
     for index, given in enumerate(stages):
         name = given.get("name") if isinstance(given, Mapping) else None
         if not isinstance(name, str) or not name:
-            raise ValueError(f"{where}.{index}={given!r}: must be a mapping with a name")
+            raise ValueError(f"{where}.{index}={given}: must be a mapping with a name")
         if name in names:
             raise ValueError(f"{where}.{index}.name={name}: another stage has this name")
         names.add(name)
         here = f"{where}.{index} ({name})"
-        entry = merge_mappings(check_mapping("curriculum.common", common), given)
-        refuse_unknown_keys(f"{here}: ", entry, ("name", "settings", *rules))
-        params = read_task_params(env, check_mapping(f"{here}: settings", entry.get("settings")), here)
+        entry = merge_mappings(checks.require_mapping("curriculum.common", common), given)
+        checks.require_keys(f"{here}: ", entry, ("name", "settings", *rules))
+        params = read_task_params(
+            env, checks.require_mapping(f"{here}: settings", entry.get("settings")), here
+        )
         table.append(Stage(name, here, params, {key: entry.get(key) for key in rules}))
     return table
 
@@ -182,7 +183,7 @@ def build_staged_curriculum(
         draw=draw,
         update=update,
         metrics=lambda state: rules.metrics(state.course),
-        evaluation=lambda state: jax.tree.map(jnp.asarray, scored),
+        evaluation=lambda _state: jax.tree.map(jnp.asarray, scored),
         tickets=lambda num_envs: episode_queue.make_episode_queue(num_envs, size, NO_EPISODE_RESULT),
         stages=names,
         tags={"stage": names},
@@ -322,38 +323,6 @@ def merge_mappings(base: Mapping, over: Mapping) -> dict:
         both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
         result[key] = merge_mappings(result[key], value) if both else value
     return result
-
-
-def refuse_unknown_keys(prefix: str, given: Mapping, allowed: Sequence[str]) -> None:
-    """Raises a one-line ValueError for a key that is not in `allowed`."""
-    for key, value in given.items():
-        if key not in allowed:
-            raise ValueError(f"{prefix}{key}={value!r}: unknown; allowed: {', '.join(allowed)}")
-
-
-def check_mapping(name: str, value) -> Mapping:
-    """Returns a mapping, empty for None; raises a one-line ValueError for anything else."""
-    if value is not None and not isinstance(value, Mapping):
-        raise ValueError(f"{name}={value!r}: must be a mapping")
-    return value or {}
-
-
-def check_number_in_range(name: str, value, low: float = -math.inf, high: float = math.inf) -> float:
-    """Returns a finite number within [low, high]; raises a one-line ValueError for anything else."""
-    real = isinstance(value, Real) and not isinstance(value, bool)
-    if not real or not math.isfinite(value) or not low <= value <= high:
-        bounds = f"a number in [{low:g}, {high:g}]" if math.isfinite(low) else "a finite number"
-        raise ValueError(f"{name}={value!r}: must be {bounds}")
-    return float(value)
-
-
-def check_whole_number(name: str, value, low: int, high: int = 2**31 - 1) -> int:
-    """Returns an integer within [low, high]; raises a one-line ValueError for anything else."""
-    real = isinstance(value, Real) and not isinstance(value, bool)
-    if not real or not low <= value <= high or value != int(value):
-        bounds = f"from {low} to {high}" if high < 2**31 - 1 else f"of at least {low}"
-        raise ValueError(f"{name}={value!r}: must be a whole number {bounds}")
-    return int(value)
 
 
 def _followed(env, role: str | None) -> str:

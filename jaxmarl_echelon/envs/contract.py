@@ -46,7 +46,7 @@ def _named(env: Environment) -> str:
     return f"env={kind.__module__}.{kind.__qualname__}"
 
 
-def _place(env: Environment, error: Exception) -> str:
+def _place(_env: Environment, error: Exception) -> str:
     """Returns the last file and line of an error outside this package and the libraries; empty if none."""
     own = Path(check_env.__file__).parents[1]
     for frame in reversed(traceback.extract_tb(error.__traceback__)):

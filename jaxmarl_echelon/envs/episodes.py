@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from algos import collectives
+from algos.masks import select_rows
 from algos.types import PyTree
 from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, TimeStep
@@ -23,7 +24,6 @@ from jaxmarl_echelon.envs.trees import (
     layout_difference,
     map_in_chunks,
     rows_are_finite,
-    select_rows,
     strip_weak_types,
     zero_nonfinite,
 )
@@ -382,7 +382,7 @@ def _add_step(spec: EnvSpec, sums: EpisodeSums, before: TimeStep, time: TimeStep
 
 
 def _finish_episodes(
-    spec: EnvSpec, sums: EpisodeSums, time: TimeStep, tags: Mapping[str, jax.Array], mask: jax.Array
+    spec: EnvSpec, sums: EpisodeSums, _time: TimeStep, tags: Mapping[str, jax.Array], mask: jax.Array
 ) -> Finished:
     totals = pack_batch(sums)
     totals = select_rows(mask, totals, jax.tree.map(jnp.zeros_like, totals)).tree

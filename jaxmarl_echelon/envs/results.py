@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from algos.masks import expand_mask
+
 REDUCTIONS = ("last", "sum", "max", "min", "mean")
 RESULT_KINDS = ("rate", "number", "code")
 COMPONENT = "reward/"
@@ -140,10 +142,10 @@ def advance_results(
         if result.reduce == "sum":
             changed = old + new
         elif result.reduce == "mean":
-            steps = length.reshape(length.shape + (1,) * (old.ndim - 1)).astype(jnp.float32)
+            steps = expand_mask(length, old.ndim).astype(jnp.float32)
             changed = old + (new - old) / steps
         else:
-            changed = {"last": lambda a, b: b, "max": jnp.maximum, "min": jnp.minimum}[result.reduce](
+            changed = {"last": lambda _a, b: b, "max": jnp.maximum, "min": jnp.minimum}[result.reduce](
                 old, new
             )
         after[result.name] = changed if result.role is None else jnp.where(there[result.role], changed, old)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from algos.checks import is_number
+from algos import checks
 
 T = TypeVar("T")
 
@@ -79,52 +79,40 @@ def refuse_fixed(given: Mapping[str, Any], changeable: Sequence[str]) -> None:
 
 def read_number(name: str, value, low: float = -np.inf, high: float = np.inf) -> float:
     """Returns `value` as a float; raises ValueError unless it is finite and within [low, high]."""
-    if not is_number(value) or not low <= value <= high:
-        bounds = f"a number in [{low:g}, {high:g}]" if np.isfinite([low, high]).any() else "a finite number"
-        raise ValueError(f"env.{name}={value!r}: must be {bounds}")
-    return float(value)
+    return checks.require_range(f"env.{name}", value, low, high)
 
 
-def read_whole(name: str, value, low: int, high: int = 2**31 - 1) -> int:
+def read_whole(name: str, value, low: int, high: int = checks.LONGEST) -> int:
     """Returns `value` as an int; raises ValueError unless it is a whole number within [low, high]."""
-    if read_number(name, value, low, high) != int(value):
-        raise ValueError(f"env.{name}={value!r}: must be a whole number")
-    return int(value)
+    return checks.require_whole(f"env.{name}", value, low, high)
 
 
 def read_choice(name: str, value, allowed: Sequence[str]) -> str:
     """Returns `value`; raises ValueError unless it is one of `allowed`."""
-    if value not in allowed:
-        raise ValueError(f"env.{name}={value!r}: unknown; allowed: {', '.join(allowed)}")
-    return value
+    return checks.require_choice(f"env.{name}", value, allowed)
 
 
 def read_choices(name: str, value: str | Sequence[str] | None, allowed: Sequence[str]) -> tuple[str, ...]:
     """Returns one or several names as a tuple; raises ValueError unless each is one of `allowed`."""
     given = (value,) if isinstance(value, str) else value or ()
-    if not isinstance(given, Sequence):
-        raise ValueError(f"env.{name}={value!r}: unknown; allowed: {', '.join(allowed)}")
-    return tuple(read_choice(name, one, allowed) for one in given)
+    one_by_one = given if isinstance(given, Sequence) else (given,)
+    return tuple(read_choice(name, one, allowed) for one in one_by_one)
 
 
 def read_switch(name: str, value) -> bool:
     """Returns `value`; raises ValueError unless it is a bool."""
-    if not isinstance(value, bool):
-        raise ValueError(f"env.{name}={value!r}: must be true or false")
-    return value
+    return checks.require_switch(f"env.{name}", value)
 
 
 def read_mapping(name: str, value) -> Mapping:
     """Returns a mapping, empty for None; raises ValueError for anything else."""
-    if value is not None and not isinstance(value, Mapping):
-        raise ValueError(f"env.{name}={value!r}: must be a mapping")
-    return value or {}
+    return checks.require_mapping(f"env.{name}", value)
 
 
 def read_numbers(name: str, value, count: int, low: float = -np.inf) -> tuple[float, ...]:
     """Reads `count` numbers of at least `low`; raises ValueError for anything else."""
     if isinstance(value, str | Mapping) or not isinstance(value, Sequence) or len(value) != count:
-        raise ValueError(f"env.{name}={value!r}: must be {count} numbers")
+        raise ValueError(f"env.{name}={value}: must be {count} numbers")
     return tuple(read_number(name, one, low) for one in value)
 
 
@@ -132,18 +120,18 @@ def read_interval(name: str, value, low: float = -np.inf, high: float = np.inf) 
     """Reads one number or an ordered pair as a closed interval within [low, high]; else raises ValueError."""
     ends = [value, value] if isinstance(value, Real) else value
     if isinstance(ends, str | Mapping) or not isinstance(ends, Sequence) or len(ends) != 2:
-        raise ValueError(f"env.{name}={value!r}: must be one number or [low, high]")
+        raise ValueError(f"env.{name}={value}: must be one number or [low, high]")
     first, second = (read_number(name, end, low, high) for end in ends)
     if first > second:
-        raise ValueError(f"env.{name}={value!r}: the first number must not exceed the second")
+        raise ValueError(f"env.{name}={value}: the first number must not exceed the second")
     return first, second
 
 
 def read_map_weights(weights: Sequence[float] | None, maps: int) -> np.ndarray:
     """Returns relative sampling weights of maps, float32 `[M]`; equal by default."""
     if weights is not None and (isinstance(weights, str) or not isinstance(weights, Sequence)):
-        raise ValueError(f"env.map_weights={weights!r}: must be {maps} weights, one of them positive")
+        raise ValueError(f"env.map_weights={weights}: must be {maps} weights, one of them positive")
     values = [read_number("map_weights", weight, 0.0) for weight in (weights or [1.0] * maps)]
     if len(values) != maps or sum(values) <= 0:
-        raise ValueError(f"env.map_weights={weights!r}: must be {maps} weights, one of them positive")
+        raise ValueError(f"env.map_weights={weights}: must be {maps} weights, one of them positive")
     return np.array(values, np.float32)

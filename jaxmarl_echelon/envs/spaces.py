@@ -74,6 +74,7 @@ class Box:
 
         `mask` is ignored.
         """
+        del mask
         low, high = self.bounds()
         if not self._is_float:
             above = (high + 1).astype(np.int32)

@@ -29,15 +29,6 @@ def mean_where(values: jax.Array, mask: jax.Array) -> jax.Array:
     return jnp.where(number > 0, total / jnp.maximum(number, 1), jnp.nan)
 
 
-def select_rows(mask: jax.Array, chosen: PyTree, other: PyTree) -> PyTree:
-    """Selects rows: leaves of `chosen` where `mask [E]` is set, of `other` elsewhere."""
-
-    def pick(a, b):
-        return jnp.where(mask.reshape(mask.shape + (1,) * (b.ndim - mask.ndim)), a, b)
-
-    return jax.tree.map(pick, chosen, other)
-
-
 def layout_difference(expected: PyTree, got: PyTree) -> str | None:
     """Names the first leaf in which two pytrees of arrays differ in path, shape or dtype.
 

@@ -1,0 +1,1 @@
+"""Pools of past policies: matchmaking, ratings, leagues and reward transforms."""

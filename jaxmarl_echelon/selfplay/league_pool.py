@@ -7,6 +7,7 @@ docs/reference/selfplay.md 4.
 import jax
 import jax.numpy as jnp
 
+from algos.masks import select_rows
 from algos.types import PyTree
 from jaxmarl_echelon.selfplay import eviction, league
 from jaxmarl_echelon.selfplay import pool as pool_lib
@@ -106,8 +107,7 @@ def record_snapshots(
     number = state.taken + jnp.cumsum(all_take) - all_take
 
     def filled(x, values):
-        chosen = all_take.reshape((-1,) + (1,) * (x.ndim - 1))
-        return x.at[entries].set(jnp.where(chosen, values, x[entries]))
+        return x.at[entries].set(select_rows(all_take, values, x[entries]))
 
     rating = filled(rating, jax.vmap(pool.system.snapshot_rating)(rating[:learners]))
     anew = jnp.zeros(n, bool).at[:learners].set(anew)

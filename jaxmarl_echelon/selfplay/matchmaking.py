@@ -19,34 +19,54 @@ class MatchmakingSettings(Protocol):
     """The settings of a pool that matchmaking reads; see `settings.PoolSettings`."""
 
     @property
-    def weight(self) -> str: ...
+    def weight(self) -> str:
+        """See `PoolSettings`."""
+        ...
 
     @property
-    def power(self) -> float: ...
+    def power(self) -> float:
+        """See `PoolSettings`."""
+        ...
 
     @property
-    def temperature(self) -> float | None: ...
+    def temperature(self) -> float | None:
+        """See `PoolSettings`."""
+        ...
 
     @property
-    def normalise(self) -> str: ...
+    def normalise(self) -> str:
+        """See `PoolSettings`."""
+        ...
 
     @property
-    def prior(self) -> str: ...
+    def prior(self) -> str:
+        """See `PoolSettings`."""
+        ...
 
     @property
-    def prior_games(self) -> float: ...
+    def prior_games(self) -> float:
+        """See `PoolSettings`."""
+        ...
 
     @property
-    def top(self) -> int: ...
+    def top(self) -> int:
+        """See `PoolSettings`."""
+        ...
 
     @property
-    def recent(self) -> int: ...
+    def recent(self) -> int:
+        """See `PoolSettings`."""
+        ...
 
     @property
-    def lag_range(self) -> tuple[int, int]: ...
+    def lag_range(self) -> tuple[int, int]:
+        """See `PoolSettings`."""
+        ...
 
     @property
-    def mixture(self) -> dict[str, float]: ...
+    def mixture(self) -> dict[str, float]:
+        """See `PoolSettings`."""
+        ...
 
 
 class OpponentCandidates(NamedTuple):
@@ -164,7 +184,7 @@ def pfsp_weights(payoff: jax.Array, weight: str, power: float) -> jax.Array:
     }[weight]()
 
 
-def _fixed(settings: MatchmakingSettings, entries: OpponentCandidates) -> jax.Array:
+def _fixed(_settings: MatchmakingSettings, entries: OpponentCandidates) -> jax.Array:
     return jnp.where(entries.snapshot, 0.0, 1.0)
 
 
@@ -176,7 +196,7 @@ def _recent_snapshots(settings: MatchmakingSettings, entries: OpponentCandidates
     return jnp.where(jnp.any(recent & entries.open), recent, newest).astype(jnp.float32)
 
 
-def _random(settings: MatchmakingSettings, entries: OpponentCandidates) -> jax.Array:
+def _random(_settings: MatchmakingSettings, entries: OpponentCandidates) -> jax.Array:
     return jnp.ones_like(entries.payoff)
 
 

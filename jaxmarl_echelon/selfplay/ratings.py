@@ -226,7 +226,7 @@ def elo_system(games_per_pair: int, tau: float, tau_frozen: float) -> RatingSyst
         del key, moves
         score, kept = pairs.score, jnp.minimum(pairs.games, games_per_pair)
 
-        def rate(rating, turn, pair):
+        def rate(rating, _turn, pair):
             i, k = pairs.first[pair], pairs.second[pair]
             ours, theirs = elo.rate_elo(rules, rating[i, 0], rating[k, 0], score[pair], 1.0)
             return rating.at[i, 0].set(ours).at[k, 0].set(theirs)

@@ -73,7 +73,7 @@ def win_draw_loss() -> RewardTransform:
     With N seats, by -1 + 2 rank / (N - 1) with ranks from 0 for the lowest score; ranks of ties are averaged.
     """
 
-    def apply(state, rewards, context):
+    def apply(state, _rewards, context):
         return state, jnp.where(context.mask, 2.0 * context.score - 1.0, 0.0)
 
     return RewardTransform(lambda: (), apply, scored=True)

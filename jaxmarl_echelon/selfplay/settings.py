@@ -2,8 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import isfinite
 
+from algos.checks import (
+    require_choice,
+    require_count,
+    require_integer,
+    require_keys,
+    require_positive,
+    require_range,
+)
 from jaxmarl_echelon.selfplay.matchmaking import COMMANDERS, EXPLORATION, MIRROR, MODES
 from jaxmarl_echelon.selfplay.ratings import SYSTEMS
 
@@ -26,6 +33,20 @@ COUNTS = (
     "recent",
     "promote_after",
 )
+
+
+CHOICES = {
+    "mode": (*MODES, MIX, "none"),
+    "weight": WEIGHTS,
+    "normalise": ("softmax", "plain"),
+    "prior": ("rating", "none"),
+    "gate": GATES,
+    "evict": EVICTIONS,
+    "anchor": ANCHORS,
+    "rating": tuple(SYSTEMS),
+    "acting": ACTING,
+    "store": STORES,
+}
 
 
 @dataclass(frozen=True)
@@ -110,24 +131,16 @@ class PoolSettings:
 
     def __post_init__(self):
         for key in COUNTS:
-            self._require_number(key, 1)
-        self._require_number("evict_games", 0)
+            require_count(f"pool.{key}", getattr(self, key))
+        require_integer("pool.evict_games", self.evict_games)
         if self.hold not in (AUTO, EPISODE):
-            self._require_number("hold", 1, f"or {AUTO} or {EPISODE}")
+            require_count("pool.hold", self.hold, f"or {AUTO} or {EPISODE}")
         if self.capacity < 2 and self.anchor != "none":
             raise ValueError(
                 f"pool.capacity={self.capacity}: must be at least 2 with pool.anchor={self.anchor}"
             )
-        self._require_one_of("mode", (*MODES, MIX, "none"))
-        self._require_one_of("weight", WEIGHTS)
-        self._require_one_of("normalise", ("softmax", "plain"))
-        self._require_one_of("prior", ("rating", "none"))
-        self._require_one_of("gate", GATES)
-        self._require_one_of("evict", EVICTIONS)
-        self._require_one_of("anchor", ANCHORS)
-        self._require_one_of("rating", tuple(SYSTEMS))
-        self._require_one_of("acting", ACTING)
-        self._require_one_of("store", STORES)
+        for key, allowed in CHOICES.items():
+            require_choice(f"pool.{key}", getattr(self, key), allowed)
         self._require_positive()
         object.__setattr__(self, "fixed", tuple(self.fixed))
         self._require_lags()
@@ -198,26 +211,13 @@ class PoolSettings:
         """Returns the number of updates for which a group keeps its opponent; 1 if drawn per episode."""
         return {AUTO: -(-4 * episode_limit // horizon), EPISODE: 1}.get(self.hold, self.hold)
 
-    def _require_number(self, key: str, least: int, otherwise: str = "") -> None:
-        value = getattr(self, key)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            allowed = f"must be a whole number of at least {least} {otherwise}".strip()
-            raise ValueError(f"pool.{key}={value}: {allowed}")
-
-    def _require_one_of(self, key: str, allowed: tuple[str, ...]) -> None:
-        if getattr(self, key) not in allowed:
-            raise ValueError(f"pool.{key}={getattr(self, key)}: must be one of {', '.join(allowed)}")
-
     def _require_positive(self) -> None:
         for key in ("power", "prior_games", "temperature", "gate_sigma"):
-            value = getattr(self, key)
-            if value is not None and not (isfinite(value) and value > 0):
-                raise ValueError(f"pool.{key}={value}: must be above 0")
+            if getattr(self, key) is not None:
+                require_positive(f"pool.{key}", getattr(self, key))
         for key in ("decay", "gate_payoff"):
-            if not 0 < getattr(self, key) <= 1:
-                raise ValueError(f"pool.{key}={getattr(self, key)}: must be above 0 and at most 1")
-        if self.tau_frozen < 0:
-            raise ValueError(f"pool.tau_frozen={self.tau_frozen}: must not be negative")
+            require_positive(f"pool.{key}", getattr(self, key), 1.0)
+        require_range("pool.tau_frozen", self.tau_frozen, 0.0)
 
     def _require_lags(self) -> None:
         lags = tuple(self.lag_range)
@@ -230,13 +230,9 @@ class PoolSettings:
             return
         if not isinstance(self.league, Mapping):
             raise ValueError(f"pool.league={self.league}: must map {', '.join(LEAGUE_ROLES)} to numbers")
+        require_keys("pool.league.", self.league, LEAGUE_ROLES, "unknown role")
         for name, number in self.league.items():
-            if name not in LEAGUE_ROLES:
-                raise ValueError(
-                    f"pool.league.{name}={number}: unknown role; allowed: {', '.join(LEAGUE_ROLES)}"
-                )
-            if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-                raise ValueError(f"pool.league.{name}={number}: must be a whole number of at least 0")
+            require_integer(f"pool.league.{name}", number)
         if not self.league.get(LEAGUE_ROLES[0]) or sum(self.league.values()) < 2:
             raise ValueError(f"pool.league={dict(self.league)}: must have a main agent and another learner")
 
@@ -253,11 +249,9 @@ class PoolSettings:
     def _require_mix(self) -> None:
         if self.mode != MIX or self.league:
             return
+        require_keys("pool.shares.", self.shares, MODES, "unknown mode")
         for name, share in self.shares.items():
-            if name not in MODES:
-                raise ValueError(f"pool.shares.{name}={share}: unknown mode; allowed: {', '.join(MODES)}")
-            if not (isfinite(share) and share >= 0):
-                raise ValueError(f"pool.shares.{name}={share}: must not be negative")
+            require_range(f"pool.shares.{name}", share, 0.0)
         if sum(self.shares.values()) <= 0:
             raise ValueError(f"pool.shares={dict(self.shares)}: must not all be 0")
         if 0 < self.mixture.get(MIRROR, 0.0) < 1 and self.mirrored in (0, self.groups):

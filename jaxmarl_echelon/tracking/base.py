@@ -128,7 +128,7 @@ class Tracker:
           ValueError: for an unknown namespace.
         """
         if namespace not in NAMESPACES:
-            raise ValueError(f"namespace={namespace!r}: must be one of {', '.join(NAMESPACES)}")
+            raise ValueError(f"namespace={namespace}: must be one of {', '.join(NAMESPACES)}")
         if namespace != "events":
             self._each("write", namespace, step, values)
             if self._named is not None and namespace not in TABLES:

@@ -1,5 +1,6 @@
 """Host-side statistics: confidence intervals, bounded trends, speed."""
 
+import itertools
 import math
 import statistics
 from collections import deque
@@ -145,7 +146,7 @@ class Trend:
         if len(values) <= count:
             return values
         edges = [round(i * len(values) / count) for i in range(count + 1)]
-        return [sum(values[a:b]) / (b - a) for a, b in zip(edges, edges[1:], strict=False)]
+        return [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
 
 
 class Pace:

@@ -32,7 +32,7 @@ class WandbSink(Sink):
         mode: str = "offline",
     ):
         if mode not in ("offline", "online"):
-            raise ValueError(f"tracking.sinks.wandb.mode={mode!r}: must be one of offline, online")
+            raise ValueError(f"tracking.sinks.wandb.mode={mode}: must be one of offline, online")
         self._project = project
         self._entity = entity
         self._group = group

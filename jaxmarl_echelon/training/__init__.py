@@ -1,0 +1,5 @@
+"""Training in five rooms.
+
+`config` builds a run, `acting` decides, `opponents` and `rollouts` play, `program` joins all into pure
+functions, `host` runs them.
+"""

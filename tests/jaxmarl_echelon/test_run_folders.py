@@ -35,7 +35,9 @@ def test_a_folder_is_held_by_one_process_until_it_lets_go(tmp_path, child):
     folders = tmp_path / "run", tmp_path / "run" / "seed_0"
     for folder in folders:
         with run_lock.hold_locks(folders):
-            (line,) = pytest.raises(run_lock.LockedError, run_lock.hold_locks([folder]).__enter__).value.args
+            with pytest.raises(run_lock.LockedError) as refused, run_lock.hold_locks([folder]):
+                pass
+            (line,) = refused.value.args
             assert f"process {os.getpid()} on" in line and str(folder) in line and "\n" not in line
         assert not list(tmp_path.rglob(".*")) and not list(tmp_path.rglob("*.lock"))
     (folders[1] / run_lock.NAME).write_text(lock_of(child.pid))

@@ -166,7 +166,7 @@ def test_round_trip_from_road_coordinates_and_back(bank, m):
     s = jnp.asarray(rng.uniform(0.01, length - 0.01, 500), jnp.float32)
     d = jnp.asarray(rng.uniform(-0.9, 0.9, 500), jnp.float32)
     pose = cartesian(bank, m, s, d)
-    s_back, d_back, heading, index = frenet(bank, m, pose[:, :2])
+    s_back, d_back, heading, _index = frenet(bank, m, pose[:, :2])
     # Between neighbouring normals lies a wedge of at most bend times offset.
     wedge = np.abs(d) * 0.1
     assert (np.abs(s_back - s) < wedge + 1e-3).all()
@@ -211,7 +211,7 @@ def test_an_open_line_ends_where_it_ends(bank):
     start, end = cartesian(bank, 2, jnp.array([-5.0, length + 5.0]), jnp.array([0.1, -0.1]))
     np.testing.assert_allclose(start, [-50.6, -0.624998, 0], atol=1e-4)
     np.testing.assert_allclose(end, [48.0, -0.824998, 0], atol=1e-4)
-    s, d, heading, index = frenet(bank, 2, jnp.array([[-55.0, 0.0], [49.0, -1.0]]))
+    s, d, _heading, index = frenet(bank, 2, jnp.array([[-55.0, 0.0], [49.0, -1.0]]))
     np.testing.assert_allclose(s, [0, length], atol=1e-4)
     np.testing.assert_allclose(d, [0.724998, -0.275002], atol=1e-5)
     np.testing.assert_array_equal(index, [0, bank.centerline.shape[1] - 2])

@@ -145,9 +145,9 @@ def make_uniform(size: int) -> SamplingRule:
 
     return SamplingRule(
         init=lambda: None,
-        add=lambda state, written: state,
+        add=lambda state, _written: state,
         draw=draw,
-        reprioritize=lambda state, index, priority: state,
+        reprioritize=lambda state, _index, _priority: state,
     )
 
 

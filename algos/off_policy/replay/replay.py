@@ -151,8 +151,8 @@ class ReplayPart(NamedTuple):
 
 OFF = ReplayPart(
     init=lambda: None,
-    add=lambda state, ring, written, transition: state,
-    change=lambda state, ring, key, gamma, window, sample: sample,
+    add=lambda state, _ring, _written, _transition: state,
+    change=lambda _state, _ring, _key, _gamma, _window, sample: sample,
 )
 
 
@@ -294,8 +294,8 @@ def make_hindsight_part(
     relabel = make_relabel(goal, config.hindsight_strategy, count)
     return ReplayPart(
         init=lambda: init_ends(rows, slots),
-        add=lambda ends, ring, written, transition: extend_ends(ends, written),
-        change=lambda ends, ring, key, gamma, window, batch: relabel(ring, ends, key, window, batch),
+        add=lambda ends, _ring, written, _transition: extend_ends(ends, written),
+        change=lambda ends, ring, key, _gamma, window, batch: relabel(ring, ends, key, window, batch),
     )
 
 
@@ -318,5 +318,5 @@ def make_success_part(
     return ReplayPart(
         init=lambda: init_successes(rows, empty(1, config.success_capacity)),
         add=lambda kept, ring, written, transition: collect(kept, ring, written, transition.success),
-        change=lambda kept, ring, key, gamma, window, batch: mix(kept, key, gamma, batch),
+        change=lambda kept, _ring, key, gamma, _window, batch: mix(kept, key, gamma, batch),
     )

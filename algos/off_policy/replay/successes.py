@@ -83,7 +83,7 @@ def make_success_collector(longest: int) -> Callable:
 
         target = copy_all(*jax.tree.map(merge, args, tuple(in_batched)))
         target = jax.tree.map(lambda x: x.reshape(axis_size, -1, *x.shape[1:]), target)
-        return target, jax.tree.map(lambda x: True, target)
+        return target, jax.tree.map(lambda _x: True, target)
 
     def collect(
         successes: Successes, source: Ring, written: StoredPositions, success: jax.Array

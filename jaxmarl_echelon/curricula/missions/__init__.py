@@ -1,0 +1,1 @@
+"""The curriculum of missions: difficulty, reward weights and verbs by phase and success."""

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from algos import checks
 from algos.types import PyTree
 from jaxmarl_echelon.curricula import episode_queue, stages
 from jaxmarl_echelon.curricula.base import Curriculum, read_task_params
@@ -112,12 +113,12 @@ def mission_curriculum(
       ValueError: one line, for unknown, out-of-range or contradictory values.
     """
     if gate not in GATE_SOURCES:
-        raise ValueError(f"curriculum.gate={gate!r}: unknown; allowed: {', '.join(GATE_SOURCES)}")
+        raise ValueError(f"curriculum.gate={gate}: unknown; allowed: {', '.join(GATE_SOURCES)}")
     table = settings.read_phases(phases, env.spec)
     params = env.default_params()
     plan = settings.read_curriculum_params(env.spec, table, np.asarray(params.levers.mission), **numbers)
-    window = stages.check_whole_number("curriculum.window", window, 2, stages.LONGEST_WINDOW)
-    confidence = stages.check_number_in_range("curriculum.confidence", confidence, 0.5, 0.9999)
+    window = checks.require_whole("curriculum.window", window, 2, stages.LONGEST_WINDOW)
+    confidence = checks.require_range("curriculum.confidence", confidence, 0.5, 0.9999)
     quantiles = significance.t_quantiles(window, confidence)
     tasks = params, read_task_params(env, dict(evaluation or {}), "curriculum.evaluation")
     judge = WindowConfig(env.spec, settings.list_required_results(table), quantiles, gate == "training")
@@ -150,7 +151,7 @@ def _curriculum(
             state.params, plan, index, now, transitions.scheduled_weights(plan, now), plan.exams[index] > 0
         )
 
-    def evaluation(state):
+    def evaluation(_state):
         # Not by the numbers of the state: variants of a run would each be scored on a task of its own.
         task, numbers = jax.tree.map(jnp.asarray, (scored, plan))
         last, end = jnp.int32(len(phases) - 1), jnp.float32(1.0)
@@ -170,7 +171,7 @@ def _curriculum(
         stages=phases,
         stage=lambda state: state.course.phase,
         stage_params=stage_params,
-        evaluated=lambda state, score, finished: _evaluated(judge, state, finished),
+        evaluated=lambda state, _score, finished: _evaluated(judge, state, finished),
     )
 
 

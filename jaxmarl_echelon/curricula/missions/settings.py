@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from flax import struct
 
-from jaxmarl_echelon.curricula import stages
+from algos import checks
 from jaxmarl_echelon.envs.base import EnvSpec
 from jaxmarl_echelon.envs.echelon.missions import weights
 from jaxmarl_echelon.envs.echelon.missions.calibration import WEIGHT
@@ -135,9 +135,9 @@ def read_curriculum_params(
         advance_margin=margin,
         regress_margin=_between("regress_margin", regress_margin),
         effect=_between("effect", effect, 0.0, 10.0),
-        dwell=np.int32(stages.check_whole_number("curriculum.dwell", dwell, 0)),
-        nominal=np.float32(stages.check_whole_number("curriculum.nominal_episodes", nominal_episodes, 1)),
-        blend=np.float32(stages.check_whole_number("curriculum.blend_episodes", blend_episodes, 0)),
+        dwell=np.int32(checks.require_whole("curriculum.dwell", dwell, 0)),
+        nominal=np.float32(checks.require_whole("curriculum.nominal_episodes", nominal_episodes, 1)),
+        blend=np.float32(checks.require_whole("curriculum.blend_episodes", blend_episodes, 0)),
         difficulty=np.array([phase.difficulty for phase in table], np.float32),
         fire=_pair("fire", fire),
         exams=np.array([phase.exams for phase in table], np.float32),
@@ -160,7 +160,7 @@ def read_phases(phases: Sequence[Mapping], spec: EnvSpec) -> list[PhaseSettings]
     if spec.score is None:
         raise ValueError(f"curriculum: {spec.name} reports no score")
     if isinstance(phases, str | Mapping) or not isinstance(phases, Sequence) or not phases:
-        raise ValueError(f"curriculum.phases={phases!r}: must be a list of at least one phase")
+        raise ValueError(f"curriculum.phases={phases}: must be a list of at least one phase")
     table = [_read_phase(f"phases.{index}", given, spec) for index, given in enumerate(phases)]
     names = [phase.name for phase in table]
     for name in names:
@@ -179,9 +179,9 @@ def _read_phase(key: str, given, spec: EnvSpec) -> PhaseSettings:
     where = f"curriculum.{key}"
     name = given.get("name") if isinstance(given, Mapping) else None
     if not isinstance(name, str) or not name:
-        raise ValueError(f"{where}={given!r}: must be a mapping with a name")
-    stages.refuse_unknown_keys(f"{where}.", given, PHASE_KEYS)
-    asked = dict(stages.check_mapping(f"{where}.criteria", given.get("criteria")))
+        raise ValueError(f"{where}={given}: must be a mapping with a name")
+    checks.require_keys(f"{where}.", given, PHASE_KEYS)
+    asked = dict(checks.require_mapping(f"{where}.criteria", given.get("criteria")))
     at_least = {one: _between(f"{key}.criteria.{one}", value) for one, value in asked.items()}
     variance = at_least.pop(VARIANCE, np.inf)
     if LARGEST_VARIANCE <= variance < np.inf:
@@ -216,29 +216,29 @@ def require_result(where: str, name: str, spec: EnvSpec) -> None:
 def _schedule(given) -> int:
     if given not in weights.SCHEDULES:
         allowed = ", ".join(weights.SCHEDULES)
-        raise ValueError(f"curriculum.schedule={given!r}: unknown; allowed: {allowed}")
+        raise ValueError(f"curriculum.schedule={given}: unknown; allowed: {allowed}")
     return weights.SCHEDULES.index(given)
 
 
 def _between(key: str, value: Any, low: float = 0.0, high: float = 1.0) -> np.float32:
-    return np.float32(stages.check_number_in_range(f"curriculum.{key}", value, low, high))
+    return np.float32(checks.require_range(f"curriculum.{key}", value, low, high))
 
 
 def _pair(key: str, value) -> np.ndarray:
     """Reads two ordered numbers in [0, 1]."""
     if isinstance(value, str | Mapping) or not isinstance(value, Sequence | np.ndarray) or len(value) != 2:
-        raise ValueError(f"curriculum.{key}={value!r}: must be [low, high]")
+        raise ValueError(f"curriculum.{key}={value}: must be [low, high]")
     low, high = (_between(key, end) for end in value)
     if low > high:
-        raise ValueError(f"curriculum.{key}={value!r}: the first number must not exceed the second")
+        raise ValueError(f"curriculum.{key}={value}: the first number must not exceed the second")
     return np.array([low, high], np.float32)
 
 
 def _verbs(given, known: tuple[str, ...], own: np.ndarray) -> np.ndarray:
     if given is None:
         return own.astype(np.float32)
-    chosen = stages.check_mapping("curriculum.verbs", given)
-    stages.refuse_unknown_keys("curriculum.verbs.", chosen, known)
+    chosen = checks.require_mapping("curriculum.verbs", given)
+    checks.require_keys("curriculum.verbs.", chosen, known)
     shares = [_between(f"verbs.{name}", chosen.get(name, 0.0), 0.0, 1e6) for name in known]
     if sum(shares) <= 0:
         raise ValueError(f"curriculum.verbs={dict(chosen)!r}: one of them must be above 0")
@@ -247,13 +247,13 @@ def _verbs(given, known: tuple[str, ...], own: np.ndarray) -> np.ndarray:
 
 def _totals(given) -> np.ndarray:
     if isinstance(given, str | Mapping) or not isinstance(given, Sequence) or len(given) != 3:
-        raise ValueError(f"curriculum.totals={given!r}: must be one number for each of {weights.FAMILIES}")
+        raise ValueError(f"curriculum.totals={given}: must be one number for each of {weights.FAMILIES}")
     return np.array([_between("totals", value, 1e-6, 1e6) for value in given], np.float32)
 
 
 def _base(given) -> np.ndarray:
-    given = stages.check_mapping("curriculum.base", given)
-    stages.refuse_unknown_keys("curriculum.base.", given, COMPONENTS)
+    given = checks.require_mapping("curriculum.base", given)
+    checks.require_keys("curriculum.base.", given, COMPONENTS)
     return weights.base_weights(
         {key: _between(f"base.{key}", value, 0.0, 1e6) for key, value in given.items()}
     )

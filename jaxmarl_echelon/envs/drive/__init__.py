@@ -1,0 +1,1 @@
+"""Goal-directed driving in generated or recorded traffic."""

@@ -51,42 +51,42 @@ class DriveRewardInputs(struct.PyTreeNode):
 
 
 def count_goals(
-    weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
+    _weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
 ) -> tuple[jax.Array, DriveRewardMemory]:
     """1 for the goal of the first attempt, and for every new goal."""
     return (situation.reached & ~situation.again).astype(jnp.float32), memory
 
 
 def count_ghost_goals(
-    weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
+    _weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
 ) -> tuple[jax.Array, DriveRewardMemory]:
     """1 for goals of ghosts."""
     return (situation.reached & situation.again).astype(jnp.float32), memory
 
 
 def count_collision_steps(
-    weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
+    _weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
 ) -> tuple[jax.Array, DriveRewardMemory]:
     """1 for every step of contact with a body."""
     return situation.condition.colliding.astype(jnp.float32), memory
 
 
 def count_offroad_steps(
-    weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
+    _weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
 ) -> tuple[jax.Array, DriveRewardMemory]:
     """1 for every step off the road."""
     return situation.condition.offroad.astype(jnp.float32), memory
 
 
 def measure_goal_progress(
-    weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
+    _weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
 ) -> tuple[jax.Array, DriveRewardMemory]:
     """Decrease of the distance to the goal, m; negative when the learner moves away."""
     return situation.gained, memory
 
 
 def penalize_impact_speed(
-    weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
+    _weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
 ) -> tuple[jax.Array, DriveRewardMemory]:
     """Minus the speed at contact, m/s."""
     speed = jnp.abs(situation.motion.speed)
@@ -94,7 +94,7 @@ def penalize_impact_speed(
 
 
 def count_red_lights(
-    weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
+    _weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
 ) -> tuple[jax.Array, DriveRewardMemory]:
     """1 for running a red light; 0 unless `env.lights` is `enforce`."""
     return situation.ran.astype(jnp.float32), memory
@@ -122,7 +122,7 @@ def penalize_lane_offset(
 
 
 def reward_lane_motion(
-    weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
+    _weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
 ) -> tuple[jax.Array, DriveRewardMemory]:
     """Rewards motion along a lane."""
     lane = situation.condition.lane
@@ -131,7 +131,7 @@ def reward_lane_motion(
 
 
 def penalize_time(
-    weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
+    _weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
 ) -> tuple[jax.Array, DriveRewardMemory]:
     """Penalises time, except while the learner waits."""
     moving = (jnp.abs(situation.motion.speed) > STILL) | (jnp.abs(situation.jolt.longitudinal) > STILL)
@@ -139,14 +139,14 @@ def penalize_time(
 
 
 def penalize_reversing(
-    weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
+    _weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
 ) -> tuple[jax.Array, DriveRewardMemory]:
     """Penalises time spent reversing."""
     return jnp.where(situation.motion.speed < -STILL, -DT, 0.0), memory
 
 
 def penalize_discomfort(
-    weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
+    _weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
 ) -> tuple[jax.Array, DriveRewardMemory]:
     """Penalises hard braking, cornering and jerks."""
     jolt = situation.jolt
@@ -157,7 +157,7 @@ def penalize_discomfort(
 
 
 def penalize_speeding(
-    weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
+    _weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
 ) -> tuple[jax.Array, DriveRewardMemory]:
     """Penalises speeds above the limit."""
     limit = situation.limit
@@ -166,14 +166,14 @@ def penalize_speeding(
 
 
 def penalize_displacement(
-    weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
+    _weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
 ) -> tuple[jax.Array, DriveRewardMemory]:
     """Minus the mean distance to the recording, m."""
     return -situation.displacement, memory
 
 
 def penalize_speed_changes(
-    weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
+    _weights: Weights, situation: DriveRewardInputs, memory: DriveRewardMemory
 ) -> tuple[jax.Array, DriveRewardMemory]:
     """Minus the magnitude of the longitudinal acceleration, m/s^2."""
     return -jnp.abs(situation.jolt.longitudinal), memory

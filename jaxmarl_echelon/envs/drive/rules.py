@@ -6,6 +6,7 @@ Reference: docs/reference/drive.md 8.3 to 8.6.
 import jax
 import jax.numpy as jnp
 
+from algos.masks import select_rows
 from jaxmarl_echelon.envs.drive import conditioning, goals
 from jaxmarl_echelon.envs.drive.measures import ride
 from jaxmarl_echelon.envs.drive.state import REMOVE, RESPAWN, STOP, DriveParams, DriveState
@@ -75,9 +76,7 @@ def respawn_or_new_goal(
     agents, start = simulation.agents, state.start
 
     def put_back(new, old):
-        return jax.tree.map(
-            lambda a, b: jnp.where(back.reshape(back.shape + (1,) * (b.ndim - 1)), a, b), new, old
-        )
+        return select_rows(back, new, old)
 
     own = put_back(start.motion, simulation.learners(state.motion))
     motion = jax.tree.map(lambda all_of, new: all_of.at[:agents].set(new), state.motion, own)

@@ -119,18 +119,18 @@ def _goal_behavior(value, limits: DriveLimits) -> jax.Array:
     code = GOAL_BEHAVIORS.index(read_choice("goal_behavior", value, GOAL_BEHAVIORS))
     if (code == NEW_GOAL) != limits.new_goals:
         allowed = "new_goal" if limits.new_goals else "respawn, stop or remove"
-        raise ValueError(f"env.goal_behavior={value!r}: must be {allowed} in this run")
+        raise ValueError(f"env.goal_behavior={value}: must be {allowed} in this run")
     return jnp.int32(code)
 
 
 def _infraction(name: str) -> DriveReader:
-    def read(value, limits: DriveLimits) -> jax.Array:
+    def read(value, _limits: DriveLimits) -> jax.Array:
         return jnp.int32(INFRACTION_BEHAVIORS[read_choice(name, value, tuple(INFRACTION_BEHAVIORS))])
 
     return name, read
 
 
-def _goal_speed(value, limits: DriveLimits) -> jax.Array:
+def _goal_speed(value, _limits: DriveLimits) -> jax.Array:
     return jnp.float32(ANY_SPEED if value is None else read_number("goal_speed", value, 0.0, ANY_SPEED))
 
 

@@ -1,0 +1,1 @@
+"""Battles of mechs in voxel terrain."""

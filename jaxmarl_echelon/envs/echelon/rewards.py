@@ -57,7 +57,7 @@ def reward_zone_approach(
 
 
 def reward_zone_hold(
-    weights: Weights, situation: BattleRewardInputs, memory: BattleRewardMemory
+    _weights: Weights, situation: BattleRewardInputs, memory: BattleRewardMemory
 ) -> tuple[jax.Array, BattleRewardMemory]:
     """Rewards mechs in the zone with their team's share of a full hold."""
     return jnp.where(situation.inside, situation.tick, 0.0), memory
@@ -102,7 +102,7 @@ def reward_cohesion(
 
 
 def reward_win(
-    weights: Weights, situation: BattleRewardInputs, memory: BattleRewardMemory
+    _weights: Weights, situation: BattleRewardInputs, memory: BattleRewardMemory
 ) -> tuple[jax.Array, BattleRewardMemory]:
     """Rewards winners and penalises losers at the end of the episode, if alive before the last decision."""
     return situation.result, memory

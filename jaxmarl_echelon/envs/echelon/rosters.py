@@ -61,7 +61,7 @@ def read_roster(key: str, value) -> Roster:
     packs = _packs(key, value)
     size = sum(map(len, packs))
     if size > LARGEST_TEAM:
-        raise ValueError(f"env.{key}={value!r}: has {size} mechs; at most {LARGEST_TEAM} are allowed")
+        raise ValueError(f"env.{key}={value}: has {size} mechs; at most {LARGEST_TEAM} are allowed")
     return Roster(
         classes=tuple(CLASSES.index(name) for name in chain(*packs)),
         packs=tuple(chain(*([number] * len(pack) for number, pack in enumerate(packs)))),
@@ -90,14 +90,14 @@ def _is_pack(value) -> bool:
 def _pack(key: str, value) -> tuple[str, ...]:
     if isinstance(value, str):
         if value not in PACKS:
-            raise ValueError(f"env.{key}={value!r}: unknown; allowed: {', '.join((*PACKS, *SQUADS))}, a list")
+            raise ValueError(f"env.{key}={value}: unknown; allowed: {', '.join((*PACKS, *SQUADS))}, a list")
         return PACKS[value]
     if isinstance(value, Mapping):
         counts = {name: read_whole(f"{key}.{name}", count, 0, LARGEST_TEAM) for name, count in value.items()}
         value = [name for name, count in counts.items() for _ in range(count)]
     if not isinstance(value, Sequence) or not value:
         allowed = "a name, [class, ...], {class: count} or a list of these"
-        raise ValueError(f"env.{key}={value!r}: must be {allowed}, with at least one mech")
+        raise ValueError(f"env.{key}={value}: must be {allowed}, with at least one mech")
     for name in value:
         if not isinstance(name, str) or name not in CLASSES:
             raise ValueError(f"env.{key}: unknown mech class {name!r}; allowed: {', '.join(CLASSES)}")

@@ -40,7 +40,7 @@ def _size(name: str, value) -> tuple[int, ...]:
 def _folder(name: str, value) -> str | None:
     """Reads the folder of the terrain cache: a path, "auto", or None to disable caching."""
     if value is not None and not isinstance(value, str):
-        raise ValueError(f"env.{name}={value!r}: must be a folder, auto or null")
+        raise ValueError(f"env.{name}={value}: must be a folder, auto or null")
     return value
 
 
@@ -133,14 +133,12 @@ def read_time_limit(value, limits: SettingLimits) -> jax.Array:
     return jnp.int32(count_decisions(read_number("time_limit", value, PERIOD, limits.seconds)))
 
 
-def read_zone_seconds(value, limits: SettingLimits) -> jax.Array:
+def read_zone_seconds(value, _limits: SettingLimits) -> jax.Array:
     """Reads the score (seconds of holding the zone) that wins; `never` means infinity."""
     if value == NEVER:
         return jnp.float32(math.inf)
     if isinstance(value, str):
-        raise ValueError(
-            f"env.zone_seconds={value!r}: must be a number of at least {PERIOD}, null or {NEVER}"
-        )
+        raise ValueError(f"env.zone_seconds={value}: must be a number of at least {PERIOD}, null or {NEVER}")
     return jnp.float32(read_number("zone_seconds", value, PERIOD))
 
 
@@ -155,7 +153,7 @@ def read_assist(value, limits: SettingLimits) -> jax.Array:
     """Reads the share of navigation assistance of both teams, or of each; must be 0 without stored paths."""
     shares = read_share_per_team("assist", value)
     if not limits.ways and shares.max() > 0:
-        raise ValueError(f"env.assist={value!r}: must be 0 in a run that began with 0")
+        raise ValueError(f"env.assist={value}: must be 0 in a run that began with 0")
     return shares
 
 
@@ -231,8 +229,8 @@ def _same_size(team: str, value, side: int, limits: SettingLimits) -> Roster:
     size = limits.teams[side]
     if len(roster.classes) != size:
         found = f"has {len(roster.classes)} mechs"
-        raise ValueError(f"env.{team}={value!r}: {found}; this run's team has {size}")
+        raise ValueError(f"env.{team}={value}: {found}; this run's team has {size}")
     if roster.largest_pack > limits.pack:
         found = f"has a pack of {roster.largest_pack}"
-        raise ValueError(f"env.{team}={value!r}: {found}; this run's packs have at most {limits.pack}")
+        raise ValueError(f"env.{team}={value}: {found}; this run's packs have at most {limits.pack}")
     return roster

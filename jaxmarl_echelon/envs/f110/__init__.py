@@ -1,0 +1,1 @@
+"""Adversarial racing: an attacker learns to make a defender crash."""

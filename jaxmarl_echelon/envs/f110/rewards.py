@@ -206,7 +206,7 @@ def _penalize_braking(
 
 
 def _reward_step(
-    weights: Weights, situation: CarRewardInputs, memory: CarRewardMemory
+    weights: Weights, _situation: CarRewardInputs, memory: CarRewardMemory
 ) -> tuple[jax.Array, CarRewardMemory]:
     """Adds the same `amount` in every step."""
     return weights["amount"], memory

@@ -228,7 +228,7 @@ class RaceSettings:
 def read_spawns(value) -> str | Sequence | Mapping:
     """Returns `value` if `spawns.spawn_weights` can read it; raises ValueError for anything else."""
     if not isinstance(value, str | Sequence | Mapping):
-        raise ValueError(f"env.spawns={value!r}: must be all, names of spawn points, or {{name: weight}}")
+        raise ValueError(f"env.spawns={value}: must be all, names of spawn points, or {{name: weight}}")
     for name, weight in value.items() if isinstance(value, Mapping) else ():
         read_number(f"spawns.{name}", weight, 0.0)
     return value
@@ -258,7 +258,7 @@ def read_maps(
     switches = [reverse] * len(names) if isinstance(reverse, bool) else reverse
     fitting = isinstance(switches, Sequence) and len(switches) == len(names)
     if not fitting or not all(isinstance(one, bool) for one in switches):
-        raise ValueError(f"env.reverse={reverse!r}: must be true or false, or a list with one for each map")
+        raise ValueError(f"env.reverse={reverse}: must be true or false, or a list with one for each map")
     lines = read_lines(centerline, len(names))
     try:
         maps = [
@@ -273,7 +273,7 @@ def read_names(spec: str | Sequence[str]) -> list[str]:
     """Reads the names of one map or several; raises ValueError for anything else."""
     names = [spec] if isinstance(spec, str) else list(spec or ())
     if not names or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"env.map={spec!r}: must be a map or a list of maps")
+        raise ValueError(f"env.map={spec}: must be a map or a list of maps")
     return names
 
 
@@ -284,7 +284,7 @@ def read_lines(centerline: str | Sequence[str | None] | None, maps: int) -> list
     fitting = isinstance(lines, Sequence) and not isinstance(lines, str) and len(lines) == maps
     if not fitting or not all(line is None or isinstance(line, str) for line in lines):
         allowed = "must be a file, or a list with a file or null for each map"
-        raise ValueError(f"env.centerline={centerline!r}: {allowed}")
+        raise ValueError(f"env.centerline={centerline}: {allowed}")
     return list(lines)
 
 

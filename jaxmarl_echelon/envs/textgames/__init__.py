@@ -1,0 +1,1 @@
+"""Turn games: rules, scripts, transcripts, and their environment."""

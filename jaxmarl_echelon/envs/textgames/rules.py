@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from algos.masks import expand_mask
 from jaxmarl_echelon.envs.spaces import Discrete, MultiDiscrete
 from jaxmarl_echelon.language.language import Answer
 from jaxmarl_echelon.language.prompts import Piece
@@ -140,7 +141,7 @@ class GameRules:
 
 def select_at(x: jax.Array, index: jax.Array) -> jax.Array:
     """Returns `x[index]`, zeros if out of range; by comparison, because batched gathers read row by row."""
-    here = (jnp.arange(x.shape[0]) == index).reshape((-1,) + (1,) * (x.ndim - 1))
+    here = expand_mask(jnp.arange(x.shape[0]) == index, x.ndim)
     return jnp.sum(jnp.where(here, x, 0), axis=0, dtype=x.dtype)
 
 

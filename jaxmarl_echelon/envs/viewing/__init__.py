@@ -1,0 +1,1 @@
+"""The viewing kit: canvas, panels, GIFs and the page that replays a recording."""

@@ -3,4 +3,4 @@
 from jaxmarl_echelon.tracking.panels.layout import compose_dashboard
 from jaxmarl_echelon.tracking.panels.parts import colour_share, outcome_colour
 
-__all__ = ["compose_dashboard", "outcome_colour", "colour_share"]
+__all__ = ["colour_share", "compose_dashboard", "outcome_colour"]

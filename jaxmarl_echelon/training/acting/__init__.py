@@ -1,0 +1,1 @@
+"""Acting: controllers of roles, random streams, and statistics of finished episodes."""

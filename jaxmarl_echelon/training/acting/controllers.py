@@ -10,10 +10,10 @@ import numpy as np
 from jax import lax
 
 from algos import collectives
+from algos.masks import expand_mask, select_rows
 from algos.types import ActionSpec, Agent, Asymmetric, PyTree
 from jaxmarl_echelon.envs.base import Environment, Role, ScriptedPolicy, TimeStep
 from jaxmarl_echelon.envs.spaces import Box, Discrete, Space
-from jaxmarl_echelon.envs.trees import select_rows
 
 
 class RecordedDecision(NamedTuple):
@@ -109,7 +109,7 @@ def make_script_controller(policy: ScriptedPolicy) -> Controller:
         keys = collectives.split_key_over_shards(key, reset.shape[0])
         memory, action = jax.vmap(policy.act)(keys, memory, view.env, view.params)
         if view.seat is not None:
-            action = jnp.take_along_axis(action, view.seat.reshape((-1,) + (1,) * (action.ndim - 1)), axis=1)
+            action = jnp.take_along_axis(action, expand_mask(view.seat, action.ndim), axis=1)
         return memory, action, None
 
     return Controller(init, act)
@@ -155,7 +155,7 @@ def play_one_seat_against(mine: Controller, other: Controller, seats: int) -> Co
         memory, action, choice = mine.act(key_mine, state, memories[0], view, reset)
         others, reply, _ = other.act(key_other, None, memories[1], view, reset)
         decides = own(reset.shape[0]) == view.seat
-        chosen = jnp.where(decides.reshape((-1,) + (1,) * (action.ndim - 1)), action, reply)
+        chosen = select_rows(decides, action, reply)
         return (memory, others), chosen, choice
 
     return Controller(init, act, mine.policy, scored)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from algos.checks import require_given
+from algos.masks import expand_mask
 from algos.types import PyTree
 from jaxmarl_echelon.envs.base import TimeStep
 from jaxmarl_echelon.training.acting.controllers import Controller, RecordedDecision
@@ -87,7 +88,7 @@ def select_seat(time: TimeStep, seat: jax.Array) -> TimeStep:
     """Selects the agent at index `seat [E]` of time steps `[E]`; the result has one agent per role."""
 
     def one(x):
-        return jnp.take_along_axis(x, seat.reshape((-1,) + (1,) * (x.ndim - 1)), axis=1)
+        return jnp.take_along_axis(x, expand_mask(seat, x.ndim), axis=1)
 
     fields = ("obs", "reward", "terminated", "truncated", "alive", "action_mask", "present", "critic_obs")
     return time.replace(**{name: jax.tree.map(one, getattr(time, name)) for name in fields}, begins={})

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from algos import checks
 from algos.settings import LearnerSettings
 from jaxmarl_echelon.curricula.base import Curriculum
 from jaxmarl_echelon.envs.base import Environment
@@ -36,14 +37,9 @@ def require_run_sizes(values: Mapping[str, Any]) -> None:
       ValueError: one line with the key, the value and the allowed values.
     """
     for key in POSITIVE:
-        value = values[key]
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{key}={value}: must be a whole number of at least 1")
-    if not isinstance(values["stagger"], bool):
-        raise ValueError(f"stagger={values['stagger']}: must be true or false")
-    seed = values["seed"]
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
-        raise ValueError(f"seed={seed}: must be a whole number from 0 to {2**32 - 1}")
+        checks.require_count(key, values[key])
+    checks.require_switch("stagger", values["stagger"])
+    checks.require_integer("seed", values["seed"], 0, 2**32 - 1)
     for key in ("eval_every", "checkpoint_every"):
         if values[key] % values["updates_per_chunk"]:
             chunk = f"updates_per_chunk={values['updates_per_chunk']}"

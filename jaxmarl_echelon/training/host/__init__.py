@@ -1,0 +1,1 @@
+"""The host of a run: compilation, the loop over chunks, records, checkpoints and resuming."""

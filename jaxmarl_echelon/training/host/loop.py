@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from typing_extensions import override
 
 from jaxmarl_echelon import checkpoints, processes
 from jaxmarl_echelon.tracking.base import Tracker
@@ -197,9 +198,11 @@ class SingleRun(RunLoop):
         self.reference_scores: reference_scores.Scores = {}
 
     @property
+    @override
     def progress(self) -> RunProgress:
         return self.record.progress
 
+    @override
     def functions(self):
         assess = evaluation_as_in_training(self.program, self.config.seed)
 
@@ -208,20 +211,25 @@ class SingleRun(RunLoop):
 
         return init, self.program.update, assess, (run_key(self.config.seed),)
 
+    @override
     def reports(self, reports, seconds):
         return self.record.reports(reports, seconds)
 
+    @override
     def assessed(self, state, assessment, seconds):
         return self.record.assessment(assessment, seconds)
 
+    @override
     def training_scores(self, state, metrics):
         return self.record.training_score(metrics)
 
+    @override
     def save(self, state, names):
         # With any whole state `latest` is saved too, so that no whole checkpoint is newer than `latest`.
         whole = any(not run_record.holds_policy_only(name) for name in names)
         self.record.save(state, [*dict.fromkeys(["latest", *names])] if whole else names)
 
+    @override
     def references(self, state):
         key = stream_key(self.config.seed, Stream.EVALUATION)
         policies = self.layout.fetch_to_host(self.program.policy(state))
@@ -232,11 +240,13 @@ class SingleRun(RunLoop):
             for found in self.reference_scores.items()
         ]
 
+    @override
     def restore(self, checkpoint, like):
         state = resuming.restore_run(self.program, checkpoint, like)
         checkpoints.rewind_to_checkpoint(self.record.checkpoints, checkpoint)
         return state
 
+    @override
     def summary(self, status):
         shown = {"references": self.reference_scores} if self.reference_scores else {}
         return self.record.summary(status, self.compiled.seconds()) | shown

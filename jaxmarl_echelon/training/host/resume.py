@@ -110,7 +110,7 @@ def _tables(value: Any) -> bool:
     return isinstance(value, list) and any(isinstance(entry, Mapping) for entry in value)
 
 
-def refuse_change(continuation: ResumedRun | None, key: str, old: Any, new: Any) -> None:
+def refuse_change(_continuation: ResumedRun | None, key: str, old: Any, new: Any) -> None:
     """Refuses the key: it determines the initial state or the shapes."""
     raise ValueError(f"{key}={shorten_text(new)}: {kept_setting_message(key, old)}")
 
@@ -130,13 +130,13 @@ def accept_change(continuation: ResumedRun, key: str, old: Any, new: Any) -> Non
     """Accepts any value that is valid for a new run."""
 
 
-def check_total_steps(continuation: ResumedRun, key: str, old: Any, new: Any) -> None:
+def check_total_steps(continuation: ResumedRun, key: str, _old: Any, new: Any) -> None:
     """Refuses a number of total steps below the steps done."""
     if new < continuation.step:
         raise ValueError(f"{key}={new}: must be at least {continuation.step}, the steps already done")
 
 
-def check_chunk_size(continuation: ResumedRun, key: str, old: Any, new: Any) -> None:
+def check_chunk_size(continuation: ResumedRun, key: str, _old: Any, new: Any) -> None:
     """Refuses chunk sizes that do not divide the updates done; chunk ends would miss evaluations."""
     done = continuation.step // continuation.run.steps_per_update
     if done % new:

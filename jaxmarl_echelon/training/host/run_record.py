@@ -25,8 +25,9 @@ from jaxmarl_echelon.training.config.role_assignment import POOL
 from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.host import selection_score
 from jaxmarl_echelon.training.program.agents import WORLDS, agent_digests
+from jaxmarl_echelon.training.program.assessment import Assessment
 from jaxmarl_echelon.training.program.evaluation import Evaluation
-from jaxmarl_echelon.training.program.program import Assessment, Program, Report
+from jaxmarl_echelon.training.program.program import Program, Report
 
 
 @dataclass

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from typing_extensions import override
 
 from jaxmarl_echelon import checkpoints, processes
 from jaxmarl_echelon.tracking.base import RunInfo, Tracker
@@ -94,9 +95,11 @@ class RunGroup(RunLoop):
         self.reference_scores: dict[str, reference_scores.Scores] = {}
 
     @property
+    @override
     def progress(self) -> RunProgress:
         return self.records[0].progress
 
+    @override
     def functions(self):
         seeds = [member.config.seed for member in self.members]
         keys = jnp.stack([run_key(seed) for seed in seeds])
@@ -113,6 +116,7 @@ class RunGroup(RunLoop):
             (keys, stack_curriculum_states(self.members)),
         )
 
+    @override
     def reports(self, reports, seconds):
         results, reason, updates = [], "", self.progress.updates + self.config.updates_per_chunk
         for index, record in enumerate(self.records):
@@ -134,6 +138,7 @@ class RunGroup(RunLoop):
             self.tracker.log(namespace, self.step, part)
         return results
 
+    @override
     def assessed(self, state, assessment, seconds):
         values = []
         for index, record in enumerate(self.records):
@@ -154,12 +159,14 @@ class RunGroup(RunLoop):
         if names and record.folder.name not in self.diverged:
             record.save(self.member(state, index), names)
 
+    @override
     def training_scores(self, state, metrics):
         for index, values in enumerate(metrics):
             if values:
                 self._save_member(state, index, self.records[index].training_score(values))
         return []
 
+    @override
     def save(self, state, names):
         if not names:
             return
@@ -175,6 +182,7 @@ class RunGroup(RunLoop):
             for index in range(len(self.records)):
                 self._save_member(state, index, ["latest"])
 
+    @override
     def references(self, state):
         if not reference_scores.reference_names(self.program):
             return []
@@ -192,6 +200,7 @@ class RunGroup(RunLoop):
             ]
         return lines
 
+    @override
     def restore(self, checkpoint, like):
         state = restore_group(self.program, self.members, checkpoint, like)
         checkpoints.rewind_to_checkpoint(self.checkpoints, checkpoint)
@@ -207,6 +216,7 @@ class RunGroup(RunLoop):
             rows = [row | {"best": math.nan} for row in rows]
         return rows
 
+    @override
     def summary(self, status):
         shown = {"references": self.reference_scores} if self.reference_scores else {}
         return shown | {

@@ -1,0 +1,1 @@
+"""Roles that a pool plays, and the seats of turn games."""

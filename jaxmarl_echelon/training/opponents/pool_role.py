@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from algos import collectives
+from algos.masks import select_rows
 from algos.types import Agent, PyTree
 from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.base import EnvSpec, Role
@@ -179,7 +180,7 @@ def simultaneous_pool_controller(
             mine = entries == first_fixed + number
             given = (keys[number], state.fixed[number], memory.fixed[number], theirs, their_reset)
             remembered[number], reply = _where_met(one, mine, given, action)
-            action = jnp.where(mine.reshape(mine.shape + (1,) * (action.ndim - 1)), reply, action)
+            action = select_rows(mine, reply, action)
         parts.append(action)
         return PoolRoleMemory(carry, bank, tuple(remembered)), jnp.concatenate(parts), choice
 
@@ -319,7 +320,7 @@ def role_score(spec: EnvSpec, role: str, finished: Finished) -> jax.Array | None
     return mean_where(score, finished.present[role])
 
 
-def restrict_to_own_seat(spec: EnvSpec, seat: PoolRole, finished: Finished) -> Finished:
+def restrict_to_own_seat(spec: EnvSpec, _seat: PoolRole, finished: Finished) -> Finished:
     """Restricts turn-based games against opponents to the learner's own seat, for reports.
 
     In games in which the learner plays all seats, all are reported, and the tag of its seat is -1.

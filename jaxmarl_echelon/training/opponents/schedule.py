@@ -30,12 +30,12 @@ class OpponentSchedule(NamedTuple):
     """
 
     start: Callable = lambda run: run
-    begin: Callable = lambda run, key: run
+    begin: Callable = lambda run, _key: run
     policies: Callable = lambda run: run.policies
-    cut: Callable = lambda run, last: run.stagger == 1
-    tagged: Callable = lambda run, flow: flow
+    cut: Callable = lambda run, _last: run.stagger == 1
+    tagged: Callable = lambda _run, flow: flow
     end: Callable = lambda run: run
-    last: Callable = lambda horizon, segments: None
+    last: Callable = lambda _horizon, _segments: None
 
 
 def make_opponent_schedule(
@@ -53,7 +53,7 @@ def make_opponent_schedule(
     return OpponentSchedule(
         policies=lambda run: run.policies | {seat.policy: taken._replace(owner=run.policies[seat.owner])},
         cut=lambda run, last: (run.stagger == 1) | (last & changes),
-        tagged=lambda run, flow: add_tags(flow, {TAG: entries}),
+        tagged=lambda _run, flow: add_tags(flow, {TAG: entries}),
         last=_last,
     )
 

@@ -14,6 +14,7 @@ from flax import struct
 from jax.tree_util import DictKey
 
 from algos import collectives
+from algos.masks import select_rows
 from algos.types import PyTree
 from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.base import Environment, EnvSpec
@@ -23,7 +24,6 @@ from jaxmarl_echelon.envs.trees import (
     map_in_chunks,
     mean_where,
     rows_are_finite,
-    select_rows,
     strip_weak_types,
     zero_nonfinite,
 )

@@ -1,11 +1,11 @@
 """A whole run as pure functions: init, update, evaluate."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from algos import collectives
 from algos.types import Agent, PyTree, Rollout, mark_all_shared
@@ -23,9 +23,8 @@ from jaxmarl_echelon.training.acting.random_streams import Stream, split_initial
 from jaxmarl_echelon.training.acting.state import RunState
 from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.opponents import pool_role, seat_rounds
-from jaxmarl_echelon.training.program import evaluation, league
+from jaxmarl_echelon.training.program import league
 from jaxmarl_echelon.training.program.agents import (
-    FrozenPolicy,
     fixed_policy_name,
     load_frozen_policies,
     make_agents,
@@ -33,14 +32,13 @@ from jaxmarl_echelon.training.program.agents import (
     make_pool_role,
     make_reward_transforms,
 )
+from jaxmarl_echelon.training.program.assessment import assess_run, make_evaluations
 from jaxmarl_echelon.training.program.shards import Shards
+from jaxmarl_echelon.training.program.world import Parts, World, collect_world, place_parts
 from jaxmarl_echelon.training.rollouts import collect as rollout
 from jaxmarl_echelon.training.rollouts import turn_based, turn_based_pool
 from jaxmarl_echelon.training.rollouts.spec import CollectedRollout, RolloutSpec
 from jaxmarl_echelon.training.rollouts.transitions import empty_pending
-
-# Episodes of an evaluation in training that are recorded where the viewer can write them as text.
-RECORDED = 8
 
 
 class Report(NamedTuple):
@@ -55,65 +53,6 @@ class Report(NamedTuple):
     metrics: dict[str, jax.Array]
     episodes: dict[str, jax.Array]
     entries: dict[str, jax.Array] = {}
-
-
-class Assessment(NamedTuple):
-    """Output of an evaluation for the host.
-
-    Attributes:
-      scalars: by full name (`eval_agg/...`).
-      result: episodes of the task that scores the run; with the frames of the first `RECORDED` where the
-        viewer writes episodes as text and the curriculum has no stages.
-      stage: the current stage of the curriculum, int32.
-    """
-
-    scalars: dict[str, jax.Array]
-    result: evaluation.Evaluation
-    stage: jax.Array
-
-
-class World(NamedTuple):
-    """Constant arrays shared by all runs of a group; an argument that is never donated or checkpointed.
-
-    Attributes:
-      env: `Environment.world`.
-      policies: initial states of frozen policies, by name.
-      teachers: states of the policies that learners imitate, by the learner's name.
-      agents: `Agent.world` by `Agent.digest`, of learners and frozen policies; one for all with one digest.
-    """
-
-    env: PyTree
-    policies: dict[str, PyTree]
-    teachers: dict[str, PyTree]
-    agents: dict[str, PyTree] = {}
-
-
-class Parts(NamedTuple):
-    """Parts of a program that have a world: the environment, the learners and the frozen policies by name."""
-
-    env: Environment
-    agents: dict[str, Agent]
-    frozen: dict[str, FrozenPolicy]
-
-
-def collect_world(env: Environment, agents: dict[str, Agent], frozen: dict[str, FrozenPolicy]) -> World:
-    """Collects the constant arrays of a program's parts."""
-    states = {role: jax.tree.map(np.asarray, policy.state) for role, policy in frozen.items()}
-    taught = {role: agent.frozen for role, agent in agents.items() if agent.frozen is not None}
-    acting = [*agents.values(), *(policy.agent for policy in frozen.values())]
-    worlds = {agent.digest: agent.world for agent in acting if agent.with_world is not None}
-    return World(env.world, states, taught, worlds)
-
-
-def place_parts(parts: Parts, world: World | None) -> Parts:
-    """Returns the parts over a world; with None the parts themselves, over their own as constants."""
-    if world is None:
-        return parts
-    return Parts(
-        parts.env.with_world(world.env),
-        {name: agent.in_worlds(world.agents) for name, agent in parts.agents.items()},
-        {name: one._replace(agent=one.agent.in_worlds(world.agents)) for name, one in parts.frozen.items()},
-    )
 
 
 class Program(NamedTuple):
@@ -214,69 +153,19 @@ def make_program(config: RunConfig, agents: dict[str, Agent] | None = None) -> P
             here.env, here.agents, acting, config.horizon, config.segments, seat, credits, whole
         )
 
-    in_league = config.pooled is not None and config.pool.league is not None
-
-    def init(key, course=None, world=None):
-        def one(key, course, world):
-            return initial_run_state(config, collector(world), curriculum, world or own, key, course)
-
-        def member(key, number, course, world):
-            return initial_run_state(config, collector(world), curriculum, world or own, key, course, number)
-
-        if in_league:
-            return league.vectorize_league_init(member, config.pool)(key, course, world)
-        return spread.begin(one, local)(key, course, world)
-
-    def update(run, world=None):
-        def one(run, world):
-            return update_once(config, collector(world), curriculum, run)
-
-        if in_league:
-            return league.vectorize_league_update(one, config.pool)(run, world)
-        where = local(run)
-        return spread.map_shards(one, (where, False), (where, False))(run, world)
-
-    def evaluate_as(seats, policies, run, key, params=None, record=None, episodes=None, world=None):
-        here = place(world)
-        params = curriculum.evaluation(run.curriculum) if params is None else params
-        episodes = evaluation.whole_seat_rounds(here.env, episodes or config.eval_episodes)
-        params = evaluation.evaluation_params(here.env, params, episodes)
-        playing = controllers_lib.add_env_opponents(here.env, seats(here))
-        number = episodes // collectives.num_shards()
-        return evaluation.play_episodes(here.env, playing, policies, key, params, record, number)
-
-    def evaluate(run, key, params=None, record=None, episodes=None, world=None):
-        return evaluate_as(seats, run.policies, run, key, params, record, episodes, world)
+    own_evaluations = make_evaluations(config, curriculum, place, seats)
 
     def assess(run, key, world=None):
         run = reduce_to_policy(agents, run)
-        return spread.map_shards(assess_one, (False, False, False), (False, False))(run, key, world)
-
-    def assess_one(run, key, world):
-        course, stage = run.curriculum, curriculum.stage(run.curriculum)
-        if not curriculum.stages:
-            record = env.viewer.snapshot if env.viewer is not None and env.viewer.tells else None
-            result = evaluate(run, key, record=record, world=world)
-            result = result.replace(frames=jax.tree.map(lambda x: x[:, :RECORDED], result.frames))
-            return course, Assessment(
-                evaluation.summarize_evaluation(result, env.spec, scored), result, stage
-            )
-        # lax.map compiles the evaluation once for both tasks.
-        tasks = curriculum.evaluation(course), curriculum.stage_params(course, stage)
-        tasks = jax.tree.map(lambda *x: jnp.stack(x), *tasks)
-        both = jax.lax.map(lambda params: evaluate(run, key, params, world=world), tasks)
-        result, own = (jax.tree.map(lambda x, i=i: x[i], both) for i in range(2))
-        scalars = evaluation.summarize_evaluation(result, env.spec, scored)
-        rate = own.score(env.spec)
-        scalars["eval_agg/phase_success_rate"] = rate
-        return curriculum.evaluated(course, rate, own.finished), Assessment(scalars, result, stage)
+        one = partial(assess_run, env, curriculum, own_evaluations.evaluate, scored)
+        return spread.map_shards(one, (False, False, False), (False, False))(run, key, world)
 
     return Program(
-        init=init,
-        update=update,
+        init=make_init(config, curriculum, collector, own, spread, local),
+        update=make_update(config, curriculum, collector, spread, local),
         assess=assess,
-        evaluate=evaluate,
-        evaluate_with_controllers=evaluate_as,
+        evaluate=own_evaluations.evaluate,
+        evaluate_with_controllers=own_evaluations.evaluate_with_controllers,
         policy=lambda run: reduce_to_policy(agents, run),
         local=local,
         renewed=lambda run, course=None: apply_config_to_restored(agents, curriculum, run, course),
@@ -288,6 +177,60 @@ def make_program(config: RunConfig, agents: dict[str, Agent] | None = None) -> P
         curriculum=curriculum,
         steps_per_update=config.steps_per_update,
     )
+
+
+def plays_in_league(config: RunConfig) -> bool:
+    """Whether the learners of a run form a league."""
+    return config.pooled is not None and config.pool.league is not None
+
+
+def make_init(
+    config: RunConfig,
+    curriculum: Curriculum,
+    collector: Callable,
+    own: World,
+    spread: Shards,
+    local: Callable,
+) -> Callable:
+    """Builds `Program.init`; see there.
+
+    Args:
+      config, curriculum: of the run.
+      collector: `(world) -> RolloutSpec`.
+      own: the program's world.
+      spread: the run's shards.
+      local: see `Program.local`.
+    """
+
+    def one(key, course, world):
+        return initial_run_state(config, collector(world), curriculum, world or own, key, course)
+
+    def member(key, number, course, world):
+        return initial_run_state(config, collector(world), curriculum, world or own, key, course, number)
+
+    def init(key, course=None, world=None):
+        if plays_in_league(config):
+            return league.vectorize_league_init(member, config.pool)(key, course, world)
+        return spread.begin(one, local)(key, course, world)
+
+    return init
+
+
+def make_update(
+    config: RunConfig, curriculum: Curriculum, collector: Callable, spread: Shards, local: Callable
+) -> Callable:
+    """Builds `Program.update`; arguments are as for `make_init`."""
+
+    def one(run, world):
+        return update_once(config, collector(world), curriculum, run)
+
+    def update(run, world=None):
+        if plays_in_league(config):
+            return league.vectorize_league_update(one, config.pool)(run, world)
+        where = local(run)
+        return spread.map_shards(one, (where, False), (where, False))(run, world)
+
+    return update
 
 
 def evaluation_as_in_training(program: Program, seed: int) -> Callable:
@@ -349,7 +292,7 @@ def sharded_leaves(agents: dict[str, Agent], run: RunState) -> RunState:
         for name, state in run.policies.items()
     }
     parts = ("memories", "reset", "episodes", "stagger", "pending", "plays", "had")
-    mine = {part: jax.tree.map(lambda x: True, getattr(marks, part)) for part in parts}
+    mine = {part: jax.tree.map(lambda _x: True, getattr(marks, part)) for part in parts}
     credit = marks.credit and {role: one.replace(running=True) for role, one in marks.credit.items()}
     return marks.replace(policies=policies, credit=credit, **mine)
 

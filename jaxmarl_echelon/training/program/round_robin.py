@@ -120,7 +120,7 @@ def make_bank_controller(agent: Agent, role: Role, bank: PyTree) -> Controller:
     past = controllers.make_learner_controller(agent._replace(asymmetric=False), role, "", greedy=False)
     met = Opponents(None, bank, jnp.arange(jax.tree.leaves(bank)[0].shape[0]), ())
 
-    def act(key, state, carry, view, reset):
+    def act(key, _state, carry, view, reset):
         carry, action = act_in_groups(past.act, key, met, carry, ControllerView(None, None, view.time), reset)
         return carry, action, None
 

@@ -1,0 +1,1 @@
+"""Rollouts: simultaneous decisions, turn games, and games against a pool."""

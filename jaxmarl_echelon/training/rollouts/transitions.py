@@ -8,6 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from algos.masks import select_rows
 from algos.types import PyTree, Transition
 from jaxmarl_echelon.envs.base import Environment, TimeStep
 from jaxmarl_echelon.training.acting.controllers import action_spec
@@ -71,9 +72,7 @@ def settle_pending(
     acted, waited = transition.alive, pending.waits & ~transition.alive
 
     def older(old, new):
-        return jax.tree.map(
-            lambda a, b: jnp.where(waited.reshape(waited.shape + (1,) * (b.ndim - 2)), a, b), old, new
-        )
+        return select_rows(waited, old, new)
 
     elapsed = jnp.where(waited, pending.discount, 1.0)
     reward = elapsed * transition.reward + jnp.where(waited, pending.reward, 0.0)

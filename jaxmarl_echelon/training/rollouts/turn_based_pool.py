@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from algos.masks import select_rows
 from algos.types import Agent, PyTree
 from jaxmarl_echelon.envs.base import Role
 from jaxmarl_echelon.training.acting import controllers
@@ -103,10 +104,7 @@ def _fixed(seat, fixed, keys, state, memories, due: ActingSeat, phase, theirs, a
         memory = index_rows(_slice_own(memories[number], phase), theirs)
         kept, reply, _ = one.act(keys[number], state.fixed[number], memory, view, reset)
         before = action[theirs]
-        chosen = jnp.where(
-            mine.reshape(mine.shape + (1,) * (reply.ndim - 1)), reply.astype(before.dtype), before
-        )
-        action = set_rows(action, theirs, chosen)
+        action = set_rows(action, theirs, select_rows(mine, reply.astype(before.dtype), before))
         remembered[number] = _write_own(memories[number], theirs, kept, phase)
     return action, tuple(remembered)
 

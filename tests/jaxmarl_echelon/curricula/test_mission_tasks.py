@@ -100,10 +100,10 @@ def phase(index, **changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"gate": "exams"}, "curriculum.gate='exams': unknown; allowed: training, evaluation"),
-        ({"schedule": "steep"}, "curriculum.schedule='steep': unknown; allowed: continuous, table, terminal"),
+        ({"gate": "exams"}, "curriculum.gate=exams: unknown; allowed: training, evaluation"),
+        ({"schedule": "steep"}, "curriculum.schedule=steep: unknown; allowed: continuous, table, terminal"),
         ({"window": 1}, "curriculum.window=1: must be a whole number from 2"),
-        ({"confidence": 1.5}, "curriculum.confidence=1.5: must be a number in"),
+        ({"confidence": 1.5}, "curriculum.confidence=1.5: must be a number from"),
         ({"verbs": {"dance": 1}}, "curriculum.verbs.dance=1: unknown; allowed: assault"),
         ({"verbs": {"hold": 0}}, "curriculum.verbs={'hold': 0}: one of them must be above 0"),
         ({"base": {"speed": 1}}, "curriculum.base.speed=1: unknown; allowed: survival"),
@@ -115,7 +115,7 @@ def phase(index, **changes):
         (phase(0, name=""), "must be a mapping with a name"),
         (phase(1, name="one"), "curriculum.phases: one: another phase has this name"),
         (phase(1, level=1), "curriculum.phases.1.level=1: unknown; allowed: name"),
-        (phase(1, difficulty=[0.2, 1.2]), "curriculum.phases.1.difficulty=1.2: must be a number in [0, 1]"),
+        (phase(1, difficulty=[0.2, 1.2]), "curriculum.phases.1.difficulty=1.2: must be a number from 0 to 1"),
         (phase(1, criteria={"speed": 0.5}), "phases.1.criteria: speed: unknown result of missions"),
         (phase(1, criteria={}), "curriculum.phases.1 (two): criteria: must name a result"),
         (phase(1, criteria={"efficiency": 0.9}), "efficiency=0.9: with advance_margin=0.1 must be below 1"),

@@ -100,11 +100,11 @@ def test_the_preset_ramps_the_fire_of_heuristic_teams(battles):
         ({"updates": 5, "end": {"fires": 1}, "start": {"fires": 0}}, ("curriculum.start", "env.fires")),
         (
             {"updates": 5, "start": {"observation": "full"}, "end": {"observation": "partial"}},
-            ("curriculum.end.observation='partial'", "full"),
+            ("curriculum.end.observation=partial", "full"),
         ),
         (
             {"updates": 5, "start": {"zone_seconds": 3.0}, "end": {"zone_seconds": "never"}},
-            ("curriculum.end.zone_seconds='never'", "3.0"),
+            ("curriculum.end.zone_seconds=never", "3.0"),
         ),
     ],
 )

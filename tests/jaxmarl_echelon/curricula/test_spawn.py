@@ -200,8 +200,8 @@ def test_metrics_are_nan_where_unknown():
 @pytest.mark.parametrize(
     ("stage", "words"),
     [
-        ({"enable_rate": 1.2}, ["curriculum.stages.1 (bad): enable_rate=1.2", "[0, 1]"]),
-        ({"disable_rate": "low"}, ["(bad): disable_rate='low'"]),
+        ({"enable_rate": 1.2}, ["curriculum.stages.1 (bad): enable_rate=1.2", "from 0 to 1"]),
+        ({"disable_rate": "low"}, ["(bad): disable_rate=low"]),
         ({"enable_patience": 0}, ["(bad): enable_patience=0", "at least 1"]),
         ({"disable_patience": 1.5}, ["(bad): disable_patience=1.5", "whole"]),
         ({"disable_rate": 0.7}, ["(bad): disable_rate=0.7", "next stage's enable_rate=0.7"]),

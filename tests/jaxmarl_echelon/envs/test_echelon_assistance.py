@@ -1,5 +1,7 @@
 """Help in finding the way: what mechs are led to, how far, and that it leads them to the zone."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -35,7 +37,7 @@ def test_waypoints_are_two_steps_along_a_cheapest_path(bank):
     found = jax.jit(assistance.refresh_waypoints)(bank, jnp.int32(0), mechs, chassis, before)
 
     def cost(path):
-        return sum(graph.edges[a, b] for a, b in zip(path, path[1:], strict=False))
+        return sum(graph.edges[a, b] for a, b in itertools.pairwise(path))
 
     for node, point in zip(nodes, np.asarray(found), strict=True):
         path = graph.path(node, goal)

@@ -125,7 +125,7 @@ def test_shut_down_mechs_observe_zero_velocity(game):
 
 
 def test_target_scores_pick_living_enemies_from_the_last_contacts(game):
-    state, time = game.reset(jax.random.key(0), game.params)
+    state, _time = game.reset(jax.random.key(0), game.params)
     contacts = np.asarray(state.contacts)
     assert sorted(contacts[0, :2].tolist()) == [1, 2] and set(contacts[0, 2:]) == {3, 4, 5}
     slots = {(0, 9 + 2): 0.7, (0, 9 + 3): 0.2, (1, 9 + 0): 0.9, (2, 9 + 3): -0.1}
@@ -361,13 +361,13 @@ def test_evaluation_cycles_through_terrains(game):
         ({"size": [40, 40], "bank": None}, ("env.size=[40, 40]", "3 numbers")),
         ({"maps": 0, "bank": None}, ("env.maps=0",)),
         ({"biomes": ["moon"], "bank": None, "maps": 1}, ("env.biomes", "moon")),
-        ({"observation": "all"}, ("env.observation='all'", "full, partial")),
+        ({"observation": "all"}, ("env.observation=all", "full, partial")),
         ({"telemetry": 1}, ("env.telemetry=1", "true or false")),
         ({"time_limit": 0}, ("env.time_limit=0",)),
-        ({"zone_seconds": "soon"}, ("env.zone_seconds='soon'", "never")),
+        ({"zone_seconds": "soon"}, ("env.zone_seconds=soon", "never")),
         ({"fire_probability": 1.5}, ("env.fire_probability=1.5",)),
         ({"fire_probability": [0.5]}, ("env.fire_probability=[0.5]", "2 numbers")),
-        ({"assist": [0.3, 1.5]}, ("env.assist=1.5", "[0, 1]")),
+        ({"assist": [0.3, 1.5]}, ("env.assist=1.5", "from 0 to 1")),
         ({"map_weights": [1.0]}, ("env.map_weights=[1.0]", "2 weights")),
         ({"spawn_jitter": -1}, ("env.spawn_jitter=-1",)),
         ({"pages": -1}, ("env.pages=-1",)),
@@ -387,7 +387,7 @@ def test_wrong_settings_are_named_in_one_line(given, words):
         ({"blue": ["heavy"]}, ("env.blue=['heavy']", "1 mechs", "3")),
         ({"time_limit": 61}, ("env.time_limit=61", "60")),
         ({"assist": 0.3}, ("env.assist=0.3", "must be 0")),
-        ({"reward": {"killing": {"weight": 1.0}}}, ("env.reward='killing'", "kills")),
+        ({"reward": {"killing": {"weight": 1.0}}}, ("env.reward=killing", "kills")),
     ],
 )
 def test_wrong_tasks_are_named_in_one_line(game, given, words):

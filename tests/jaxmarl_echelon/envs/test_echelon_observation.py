@@ -185,7 +185,7 @@ def test_contacts_agree_with_sorting_on_random_scenes():
         for viewer in range(size):
             key = (np.zeros(size), -bigness[classes], hp)[sort[viewer]]
             near = (offset[viewer] ** 2).sum(-1)
-            order = sorted(range(size), key=lambda j: (key[j], near[j]))  # noqa: B023
+            order = sorted(range(size), key=lambda j: (key[j], near[j]))
             order = [j for j in order if j != viewer and visible[viewer, j]]
             friends = [j for j in order if teams[j] == teams[viewer] and not only[viewer]]
             foes = [j for j in order if teams[j] != teams[viewer]]

@@ -110,7 +110,7 @@ def test_the_dead_neither_see_nor_are_seen():
 
 
 def test_sight_is_symmetric_and_stopped_by_smoke():
-    battle, params = behind_a_wall()
+    battle, _params = behind_a_wall()
     clear = np.asarray(sight(arena(), battle))
     np.testing.assert_array_equal(clear, clear.T)
     assert not clear[0, 1:].any() and clear[1, 2] and clear[2, 3]

@@ -243,7 +243,7 @@ def test_every_outcome_from_a_state_built_for_it(env, batch, step):
         timeout_terminal=np.where(np.arange(BATCH) == rows["cut"], False, params.timeout_terminal),
         idle_decisions=np.where(np.arange(BATCH) == rows["idle_stop"], np.int32(1), params.idle_decisions),
     )
-    state, before = reset(jax.random.split(jax.random.key(4), BATCH), params)
+    state, _before = reset(jax.random.split(jax.random.key(4), BATCH), params)
     state = state.replace(step=nearly_late)
     state = put(state, ATTACKER, [3, 6, 9], y=wall, psi=np.pi / 2, v=0.9)
     state = put(state, DEFENDER, [4, 6, 9, 10], y=wall, psi=np.pi / 2, v=0.9)

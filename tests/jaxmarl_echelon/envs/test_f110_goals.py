@@ -156,7 +156,7 @@ def test_curricula_may_move_the_range(env):
         (RANGE | {"high": [13.0, 0.0]}, "env.goal.high=.*: must lie within env.position_scale=12 m"),
         (RANGE | {"radius": 0.0}, "env.goal.radius=0.0: must be"),
         (RANGE | {"dense": 1}, "env.goal.dense=1: must be true or false"),
-        (RANGE | {"size": 1}, "env.goal='size': unknown; allowed: low, high, radius, amount, dense"),
+        (RANGE | {"size": 1}, "env.goal=size: unknown; allowed: low, high, radius, amount, dense"),
     ],
 )
 def test_wrong_settings_say_what_is_allowed(goal, message):
@@ -166,7 +166,7 @@ def test_wrong_settings_say_what_is_allowed(goal, message):
 
 def test_wrong_settings_of_a_stage():
     env = build(RANGE)
-    with pytest.raises(ValueError, match="env.goal='radius': unknown; allowed: low, high"):
+    with pytest.raises(ValueError, match="env.goal=radius: unknown; allowed: low, high"):
         env.task_params({"goal": {"radius": 1.0}})
     with pytest.raises(ValueError, match="must not exceed"):
         env.task_params({"goal": {"low": [2.5, 0.0]}})

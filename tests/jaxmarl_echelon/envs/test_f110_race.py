@@ -284,7 +284,7 @@ def test_a_given_centreline_replaces_a_refused_one(tmp_path, monkeypatch):
     image = tmp_path / "hall.png"
     mine = str(tmp_path / "mine.csv")
     assert chosen.files(maps) == {path: (Path(path), image), mine: (Path(mine),)}
-    with pytest.raises(ValueError, match="env.centerline='a.csv': must be a file, or a list"):
+    with pytest.raises(ValueError, match="env.centerline=a.csv: must be a file, or a list"):
         race_maps(map=["track:1", "track:2"], centerline="a.csv")
 
 

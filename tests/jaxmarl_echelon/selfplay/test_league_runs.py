@@ -2,6 +2,7 @@
 
 import csv
 import functools
+import itertools
 from pathlib import Path
 from typing import NamedTuple
 
@@ -158,7 +159,7 @@ def test_snapshots_ratings_and_resets(run):
     _, states, reports, _ = run
     runs = [stacked(state) for state in states]
     resets = 0
-    for before, after in zip(runs, runs[1:], strict=False):
+    for before, after in itertools.pairwise(runs):
         pools = after.pool
         for member in range(3):
             own = np.asarray(league.common_numbering(10, member))

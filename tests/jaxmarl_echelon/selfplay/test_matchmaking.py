@@ -206,7 +206,7 @@ def test_modes_cycle_or_converge_in_a_non_transitive_game(choose, expected):
 WRONG = [
     ({"capacity": 0}, "pool.capacity=0: must be a whole number of at least 1"),
     ({"capacity": 1}, "pool.capacity=1: must be at least 2 with pool.anchor=initial"),
-    ({"mode": "elo"}, "pool.mode=elo: must be one of mirror, "),
+    ({"mode": "elo"}, "pool.mode=elo: unknown; allowed: mirror, "),
     ({"mode": "fixed"}, "pool.fixed=[]: must name opponents"),
     ({"shares": {"mirror": 1, "magic": 1}}, "pool.shares.magic=1: unknown mode; allowed: mirror, "),
     ({"groups": 1}, "pool.groups=1: too few for a mirror share of 0.5"),
@@ -218,7 +218,7 @@ WRONG = [
     ),
     ({"lag_range": (3, 2)}, "pool.lag_range=[3, 2]: must be two whole numbers"),
     ({"decay": 1.5}, "pool.decay=1.5: must be above 0 and at most 1"),
-    ({"evict": "random"}, "pool.evict=random: must be one of oldest, spaced, weakest, similar, idle"),
+    ({"evict": "random"}, "pool.evict=random: unknown; allowed: oldest, spaced, weakest, similar, idle"),
 ]
 
 

@@ -149,7 +149,7 @@ REFUSED = [
     ),
     ((*KUHN, "pool=league", "shards=2"), f"{LEAGUE}: needs shards=1, not 2"),
     ((*KUHN, "pool=league", "pool.league.main=0"), "must have a main agent and another learner"),
-    ((*KUHN, "pool.mode=best"), "pool.mode=best: must be one of mirror, fixed, lagged"),
+    ((*KUHN, "pool.mode=best"), "pool.mode=best: unknown; allowed: mirror, fixed, lagged"),
     ((*KUHN, "pool.capacity=0"), "pool.capacity=0: must be a whole number of at least 1"),
     ((*KUHN, "num_envs=6"), "num_envs=6: must be a multiple of pool.groups=2 times 2 seats, such as 4 or 8"),
     ((*KUHN, "pool.fixed=[nobody]"), "pool.fixed=nobody: unknown script of player; allowed: frozen:PATH"),

@@ -1,5 +1,6 @@
 """Ratings against published values and against each other."""
 
+import itertools
 from functools import cache
 
 import jax
@@ -151,7 +152,7 @@ def test_a_player_with_two_seats(ranks, two_million):
     margin = float(RULES.margin(2.0))
     order = np.argsort(ranks, kind="stable")
     so = np.ones(played.shape[1], bool)
-    for better, worse in zip(order, order[1:], strict=False):
+    for better, worse in itertools.pairwise(order):
         ahead = played[better] - played[worse]
         so &= (np.abs(ahead) <= margin) if ranks[better] == ranks[worse] else (ahead > margin)
     same = np.array([[1, 0, 0], [0, 1, 1], [0, 1, 1]], bool)

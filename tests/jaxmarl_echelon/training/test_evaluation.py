@@ -33,7 +33,8 @@ from jaxmarl_echelon.training.config.build import RunConfig
 from jaxmarl_echelon.training.host import loop, memory, vectorized_runs
 from jaxmarl_echelon.training.host.run_record import RunProgress, RunRecord, evaluation_values
 from jaxmarl_echelon.training.program import evaluation
-from jaxmarl_echelon.training.program.program import Assessment, make_program
+from jaxmarl_echelon.training.program.assessment import Assessment
+from jaxmarl_echelon.training.program.program import make_program
 
 ROLE = probes.ROLE
 EVERY_OTHER, ALL, NONE = range(3)

@@ -18,6 +18,7 @@ from jaxmarl_echelon.training.acting.random_streams import (
     stream_key,
 )
 from jaxmarl_echelon.training.program import program
+from jaxmarl_echelon.training.program.world import World
 
 SEEDS = 64
 
@@ -105,7 +106,7 @@ def test_an_update_draws_opponents_by_no_key_of_its_rollout_or_its_learners(monk
         program.pool_lib, "update_pool_state", lambda pool, state, key, *_: note(key) and reach()
     )
     monkeypatch.setattr(program.pool_lib, "init_pool", lambda pool, key, *_: note(key) and reach())
-    world = program.World((), {}, {})
+    world = World((), {}, {})
     with pytest.raises(Reached):
         program.initial_run_state(None, collector, None, world, run_key(0), None)
     for number in range(4):

@@ -1,5 +1,6 @@
 """A run that is killed at any moment leaves checkpoints that can be read and continued."""
 
+import itertools
 import os
 import random
 import signal
@@ -95,7 +96,7 @@ def test_kills_at_random_moments(script, prefix, kills, tmp_path, repository):
             like = jax.ShapeDtypeStruct((200, 1000), "float32")
             assert (checkpoints.restore_state(found, like, prefix="['weights']") == facts["step"]).all()
         steps.append(facts["step"])
-    assert all(later > earlier for earlier, later in zip(steps, steps[1:], strict=False))
+    assert all(later > earlier for earlier, later in itertools.pairwise(steps))
 
 
 def _wait_for_a_later_checkpoint(folder: Path, step: int, process) -> None:

@@ -1,0 +1,1 @@
+"""Measures of driving: results of episodes, comfort, and realism against recordings."""

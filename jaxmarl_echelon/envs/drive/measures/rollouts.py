@@ -53,7 +53,7 @@ class DriveComparison(base.Comparison):
         self.settings = {"init_step": FIRST, "steps": steps, "goal_behavior": "stop"} | ignored
 
     @staticmethod
-    def snapshot(state: DriveState, params, time) -> Poses:
+    def snapshot(state: DriveState, _params, _time) -> Poses:
         """Returns the poses to record in a step."""
         motion = state.motion
         return Poses(jnp.stack([motion.x, motion.y, motion.heading], axis=-1), state.present)

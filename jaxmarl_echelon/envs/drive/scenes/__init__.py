@@ -1,0 +1,1 @@
+"""Scenes: generated, read from files, checked, and kept on disk as arrays."""

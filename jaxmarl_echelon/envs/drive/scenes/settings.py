@@ -26,13 +26,13 @@ MOST_AGENTS, MOST_BODIES, MOST_SEGMENTS = 64, 1024, 32_768
 def _text(name: str, value) -> str:
     if not isinstance(value, str) or not value:
         allowed = f"{GENERATED}, a folder of .json files, {ALL_SANITY} or {SANITY}NAME"
-        raise ValueError(f"env.{name}={value!r}: must be {allowed}")
+        raise ValueError(f"env.{name}={value}: must be {allowed}")
     return value
 
 
 def _folder(name: str, value) -> str | None:
     if value is not None and (not isinstance(value, str) or not value):
-        raise ValueError(f"env.{name}={value!r}: must be a folder or null")
+        raise ValueError(f"env.{name}={value}: must be a folder or null")
     return value
 
 

@@ -16,9 +16,9 @@ def make_drive_scripts(actions: Actions, role: Role) -> dict[str, ScriptedPolicy
     """
 
     def always(action: jax.Array) -> ScriptedPolicy:
-        return ScriptedPolicy(tuple, lambda key, memory, state, params: (memory, action))
+        return ScriptedPolicy(tuple, lambda _key, memory, _state, _params: (memory, action))
 
-    def draw(key, memory, state, params):
+    def draw(key, memory, _state, _params):
         return memory, jax.vmap(role.action.sample)(jax.random.split(key, role.size))
 
     return {

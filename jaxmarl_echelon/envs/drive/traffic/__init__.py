@@ -1,0 +1,1 @@
+"""Simulation of traffic: motion, contacts, signals and bodies that follow routes."""

@@ -31,7 +31,7 @@ class Dynamics(NamedTuple):
 def make_dynamics(name: str) -> Dynamics:
     """Returns the dynamics called `name`, one of `NAMES`."""
     if name == "classic":
-        return Dynamics(lambda motion: (), _classic)
+        return Dynamics(lambda _motion: (), _classic)
     if name == "jerk":
         return Dynamics(_at_ease, _jerk, JERK_WHEELBASE)
     return Dynamics(_velocity, _puffer(1.0 if name == "puffer" else 0.5))

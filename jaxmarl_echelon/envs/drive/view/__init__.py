@@ -1,0 +1,1 @@
+"""Pictures, GIFs and replay pages of driving."""

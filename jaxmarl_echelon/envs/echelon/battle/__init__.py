@@ -1,0 +1,1 @@
+"""Simulation of a battle: movement, sensors, weapons, damage, heat and terrain."""

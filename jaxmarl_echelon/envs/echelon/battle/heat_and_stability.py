@@ -8,6 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from algos.masks import select_rows
 from jaxmarl_echelon.envs.echelon.battle import vectors
 from jaxmarl_echelon.envs.echelon.battle.state import EchelonParams, Mechs
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import (
@@ -91,9 +92,7 @@ def update_condition(
     vented = (orders.base[:, VENT] > 0) & ~is_shut_down(steady, chassis)
     dissipated = chassis.dissipation * SUBSTEP * jnp.where(vented, 1.0 + VENTING, 1.0)
     cooled = steady.replace(heat=jnp.maximum(steady.heat - dissipated, 0.0))
-    after = jax.tree.map(
-        lambda new, old: jnp.where(mechs.alive.reshape(-1, *(1,) * (old.ndim - 1)), new, old), cooled, mechs
-    )
+    after = select_rows(mechs.alive, cooled, mechs)
     return after, jnp.where(mechs.alive, damage, 0.0)
 
 

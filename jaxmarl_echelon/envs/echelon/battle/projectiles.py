@@ -170,7 +170,7 @@ def start_ams_cooldown(mechs: Mechs, shot_down: jax.Array) -> Mechs:
     return mechs.replace(cooldown=slot.set(jnp.where(shot_down, AMS_PERIOD, mechs.cooldown[:, AMS_SLOT])))
 
 
-def _reach(scene: Scene, mechs: Mechs) -> jax.Array:
+def _reach(scene: Scene, _mechs: Mechs) -> jax.Array:
     """Returns the distance `[M]` to a mech's centre within which a projectile hits it."""
     return scene.chassis.size.max(-1) / 2
 

@@ -124,7 +124,7 @@ def fire_weapons(
     return lax.scan(turn, (mechs, projectiles, tally), jnp.eye(size, dtype=bool))[0]
 
 
-def _rest(scene, view, mechs, projectiles, tally, orders, draws, who):
+def _rest(_scene, _view, mechs, projectiles, tally, _orders, _draws, _who):
     return mechs, projectiles, tally, damage.no_effects(mechs.hp.shape[0])
 
 
@@ -247,7 +247,7 @@ def _burn(mechs, view, look, painted, weapon, fires, target, legs) -> Effects:
     )
 
 
-def _missiles(scene, view, mechs, projectiles, tally, orders, draws, who):
+def _missiles(scene, view, mechs, projectiles, tally, orders, _draws, who):
     painted = damage.has_paint_bonus(mechs, scene) & (view.quality >= sensors.LOCK_QUALITY)[:, None]
     locks = (painted & (view.distance <= WEAPON.range[MISSILE])) | (
         view.clear & (view.distance <= MISSILE_SIGHT_RANGE)
@@ -268,7 +268,7 @@ def _missiles(scene, view, mechs, projectiles, tally, orders, draws, who):
     return mechs, _launch(projectiles, launch, TUBES), tally, damage.no_effects(mechs.hp.shape[0])
 
 
-def _cannons(scene, view, mechs, projectiles, tally, orders, draws, who):
+def _cannons(scene, view, mechs, projectiles, tally, orders, _draws, who):
     standing = who & (mechs.fallen == 0)
     gauss = standing & _can_fire(scene, mechs, orders, GAUSS)
     autocannon = standing & _can_fire(scene, mechs, orders, AUTOCANNON)
@@ -297,7 +297,7 @@ def _aim(scene, view, mechs, reach) -> tuple[jax.Array, jax.Array]:
     return _choose(mechs, view, focus | nearer)
 
 
-def _painters(scene, view, mechs, projectiles, tally, orders, draws, who):
+def _painters(scene, view, mechs, projectiles, tally, orders, _draws, who):
     passes = scene.enemies & mechs.alive & view.clear & (view.distance <= WEAPON.range[PAINTER])
     target, found = _choose(mechs, view, passes & view.within(WEAPON.half_arc[PAINTER]))
     fires = who & found & _can_fire(scene, mechs, orders, PAINTER)
@@ -308,7 +308,7 @@ def _painters(scene, view, mechs, projectiles, tally, orders, draws, who):
     return mechs, projectiles, tally, damage.no_effects(size)._replace(painter=painter)
 
 
-def _smokes(scene, view, mechs, projectiles, tally, orders, draws, who):
+def _smokes(scene, view, mechs, projectiles, tally, orders, _draws, who):
     fires = who & _can_fire(scene, mechs, orders, SMOKE)
     focus = jnp.maximum(mechs.focus, 0)
     offset = jnp.take_along_axis(view.offset, focus[:, None, None], 1)[:, 0]

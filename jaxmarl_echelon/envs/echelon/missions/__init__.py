@@ -1,0 +1,1 @@
+"""Squads of mechs under mission orders."""

@@ -63,7 +63,7 @@ def build_mission_params(chosen: MissionSettings, frame: MissionLimits) -> Missi
     limit = count_decisions(chosen.rules.time_limit)
     if frame.limit is not None and limit > frame.limit:
         raise ValueError(
-            f"env.time_limit={chosen.rules.time_limit!r}: must not exceed the run's own time limit"
+            f"env.time_limit={chosen.rules.time_limit}: must not exceed the run's own time limit"
         )
     measures, per_voxel = chosen.measures, chosen.problem.metres_per_voxel
     target = measures.coverage_target or default_cover_target(frame.bank.size)
@@ -92,7 +92,7 @@ def _maps(chosen: MissionSettings, frame: MissionLimits) -> tuple[np.ndarray, np
     training = np.where(held, 0, drawn)
     if training.sum() <= 0:
         found = f"env.held_out={ground.held_out:g} keeps the last {kept} of {number} for evaluations"
-        raise ValueError(f"env.map_weights={ground.map_weights!r}: leaves no terrain for training; {found}")
+        raise ValueError(f"env.map_weights={ground.map_weights}: leaves no terrain for training; {found}")
     own = np.where(held, drawn, 0)
     return training, own if own.any() else drawn
 

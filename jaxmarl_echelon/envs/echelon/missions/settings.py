@@ -50,7 +50,7 @@ def read_named_weights(name: str, value, allowed: Sequence[str]) -> dict[str, fl
     else:
         given = {read_choice(name, key, allowed): 1.0 for key in value}
     if not sum(given.values()) > 0:
-        raise ValueError(f"env.{name}={value!r}: must name at least one of {', '.join(allowed)}")
+        raise ValueError(f"env.{name}={value}: must name at least one of {', '.join(allowed)}")
     return given
 
 

@@ -1,0 +1,1 @@
+"""Observations of mechs: contacts, and the layout of all features."""

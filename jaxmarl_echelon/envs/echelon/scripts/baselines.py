@@ -32,7 +32,7 @@ def make_battle_scripts(spec: EnvSpec, play: Callable[..., ScriptedPolicy]) -> d
 def make_random_policy(role) -> ScriptedPolicy:
     """Returns a policy that draws actions uniformly from the role's action space."""
 
-    def act(key, memory, state, params):
+    def act(key, memory, _state, _params):
         return memory, jax.vmap(role.action.sample)(jax.random.split(key, role.size))
 
     return ScriptedPolicy(tuple, act)
@@ -41,4 +41,4 @@ def make_random_policy(role) -> ScriptedPolicy:
 def make_idle_policy(role) -> ScriptedPolicy:
     """Returns a policy whose actions are all 0."""
     shape = (role.size, *role.action.shape)
-    return ScriptedPolicy(tuple, lambda key, memory, state, params: (memory, jnp.zeros(shape)))
+    return ScriptedPolicy(tuple, lambda _key, memory, _state, _params: (memory, jnp.zeros(shape)))

@@ -1,0 +1,1 @@
+"""Voxel terrain: generation, checks, navigation and the bank of maps."""

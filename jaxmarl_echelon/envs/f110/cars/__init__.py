@@ -1,0 +1,1 @@
+"""Simulation of cars: motion, lidar, collisions and ends of episodes."""

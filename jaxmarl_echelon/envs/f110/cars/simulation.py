@@ -226,7 +226,6 @@ class CarSimulation:
 
     def _see_walls(self, key, state, map_index, params):
         """Returns noisy ranges `[N, B]` to the walls."""
-
         ranges = lidar.scan_walls(self.bank, map_index, poses_of(state), self.lidar)
         return lidar.add_range_noise(key, ranges, self.lidar, params.lidar_noise)
 

@@ -1,0 +1,1 @@
+"""Observations of drivers: lidar scans and the state of both cars."""

@@ -1,0 +1,1 @@
+"""Scripted drivers, such as follow-the-gap."""

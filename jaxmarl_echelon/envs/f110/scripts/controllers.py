@@ -91,13 +91,13 @@ def make_gap_driver(cars: Sequence[int], options: FTGOptions) -> ScriptedPolicy:
 def make_constant_driver(cars: Sequence[int], steer: float, speed: float) -> ScriptedPolicy:
     """Returns the policy that always commands the same steering angle and speed; 0 and 0 stands still."""
     action = np.tile(np.array([steer, speed], np.float32), (len(cars), 1))
-    return ScriptedPolicy(tuple, lambda key, memory, state, params: (memory, jnp.asarray(action)))
+    return ScriptedPolicy(tuple, lambda _key, memory, _state, _params: (memory, jnp.asarray(action)))
 
 
 def make_straight_driver() -> ScriptedPolicy:
     """Returns the policy that drives one car straight ahead at the episode's spawn speed."""
 
-    def act(key, memory, state, params):
+    def act(_key, memory, state, _params):
         return memory, jnp.stack([jnp.float32(0.0), state.spawn_speed])[None]
 
     return ScriptedPolicy(tuple, act)
@@ -106,7 +106,7 @@ def make_straight_driver() -> ScriptedPolicy:
 def make_random_driver(cars: int, space) -> ScriptedPolicy:
     """Returns the policy that draws every command uniformly from an action space."""
 
-    def act(key, memory, state, params):
+    def act(key, memory, _state, _params):
         return memory, jax.vmap(space.sample)(jax.random.split(key, cars))
 
     return ScriptedPolicy(tuple, act)
@@ -117,7 +117,7 @@ def make_gaussian_driver(space, speed: float = 0.44, std: float = GAUSSIAN_STD) 
     low, high = (np.asarray(bound, np.float32) for bound in space.bounds())
     mean = np.clip(np.array([0.0, speed], np.float32), low, high)
 
-    def act(key, memory, state, params):
+    def act(key, memory, _state, _params):
         action = mean + 0.5 * (high - low) * std * jax.random.normal(key, (1, 2))
         return memory, jnp.clip(action, low, high)
 

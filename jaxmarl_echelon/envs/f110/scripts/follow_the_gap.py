@@ -16,8 +16,8 @@ __all__ = [
     "FTGOptions",
     "FTGParams",
     "FTGState",
-    "follow_gap",
     "check_ftg",
+    "follow_gap",
     "initial_ftg_state",
 ]
 

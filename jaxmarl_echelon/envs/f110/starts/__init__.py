@@ -1,0 +1,1 @@
+"""Starts of episodes: poses, speeds and who is where."""

@@ -1,0 +1,1 @@
+"""Exact analysis of small games: positions, game trees, exploitability."""

@@ -1,0 +1,1 @@
+"""Rules of single games, one module each."""

@@ -39,7 +39,7 @@ class Nim(GameRules):
 
     def __init__(self, piles: Sequence[int] = (3, 4, 5)):
         if isinstance(piles, str) or not isinstance(piles, Sequence) or not 1 <= len(piles) <= 6:
-            raise ValueError(f"env.piles={piles!r}: must be 1 to 6 numbers of objects")
+            raise ValueError(f"env.piles={piles}: must be 1 to 6 numbers of objects")
         self.piles = tuple(settings.read_whole("piles", pile, 1, MOST) for pile in piles)
         self.most = max(self.piles)
         self.space = Discrete(len(self.piles) * self.most)

@@ -97,7 +97,7 @@ class Othello(BoardGame):
 
     def __init__(self, size: int = 8):
         if settings.read_whole("size", size, 4, 8) % 2:
-            raise ValueError(f"env.size={size!r}: must be 4, 6 or 8")
+            raise ValueError(f"env.size={size}: must be 4, 6 or 8")
         super().__init__(size, size)
         self.rules_text = (
             f"Othello on {size} rows and {size} columns, both numbered from 0. A new mark must enclose marks "

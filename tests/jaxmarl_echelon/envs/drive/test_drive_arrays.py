@@ -90,7 +90,7 @@ def test_goal_distance_is_measured_at_the_start_of_the_episode():
 
 def test_slots_hold_learners_first_and_empty_slots_are_zero():
     given = scene(MIXED[:2] + MIXED[5:])
-    arrays, who = build_scene_arrays(given, FOUR)
+    arrays, _who = build_scene_arrays(given, FOUR)
     assert arrays["learner"].tolist() == [True, True, False, False]
     assert arrays["recorded"].any(0).tolist() == [True, True, False, False, True, True, True, False]
     assert arrays["type"][4:7].tolist() == [codes.CYCLIST, codes.PEDESTRIAN, codes.VEHICLE]
@@ -133,7 +133,7 @@ def test_coordinates_are_relative_to_the_mean_and_precise_far_from_the_origin():
 
 def test_routes_follow_the_recording_and_extend_beyond_it():
     for given in all_scenes():
-        arrays, who = build_scene_arrays(given, SlotSettings())
+        arrays, _who = build_scene_arrays(given, SlotSettings())
         for slot in np.flatnonzero(arrays["driven"]):
             route = arrays["route"][slot]
             steps = np.hypot(*np.diff(route[:, :2], axis=0).T)

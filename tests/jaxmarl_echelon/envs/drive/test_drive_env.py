@@ -41,7 +41,7 @@ def test_the_environment_keeps_the_contract():
 def test_scenes_may_consist_of_learners_only(others):
     env = drive(bank_of(scene(), agents=8, bodies=8), others=others)
     key, params = jax.random.key(0), env.default_params()
-    state, time = jax.eval_shape(env.reset, key, params)
+    state, _time = jax.eval_shape(env.reset, key, params)
     after, later = jax.eval_shape(env.step, key, state, {"vehicle": jnp.zeros(8, jnp.int32)}, params)
     shapes = [jax.tree.map(lambda x: (x.shape, x.dtype), tree) for tree in (state, after)]
     assert shapes[0] == shapes[1]
@@ -103,14 +103,14 @@ def test_observed_segments_lie_on_the_road():
 @pytest.mark.parametrize(
     "given, message",
     [
-        ({"dynamics": "train"}, "env.dynamics='train': unknown"),
-        ({"partners": 64}, "env.partners=64: must be a number in"),
-        ({"condition": ["collision", "speed"]}, "env.condition='speed': unknown"),
+        ({"dynamics": "train"}, "env.dynamics=train: unknown"),
+        ({"partners": 64}, "env.partners=64: must be a whole number from"),
+        ({"condition": ["collision", "speed"]}, "env.condition=speed: unknown"),
         ({"condition": ["comfort"]}, "env.condition=comfort: the reward has no component comfort"),
-        ({"goal_behavior": "vanish"}, "env.goal_behavior='vanish': unknown"),
-        ({"goal_radius": 0.0}, "env.goal_radius=0.0: must be a number in"),
+        ({"goal_behavior": "vanish"}, "env.goal_behavior=vanish: unknown"),
+        ({"goal_radius": 0.0}, "env.goal_radius=0.0: must be a number from"),
         ({"wheels": 4}, "env.wheels: unknown"),
-        ({"lights": "obey"}, "env.lights='obey': unknown"),
+        ({"lights": "obey"}, "env.lights=obey: unknown"),
         ({"lights": "enforce"}, "env.lights=enforce: the reward has no component red_light; add .reward"),
     ],
 )
@@ -124,7 +124,7 @@ def test_curricula_change_rules_but_not_the_program():
     env = programs().env
     params = env.task_params(settings={"goal_radius": 5.0, "reward": {"collision": {"weight": -1.0}}})
     assert float(params.goal_radius) == 5.0 and float(params.reward["collision"]["weight"]) == -1.0
-    with pytest.raises(ValueError, match="env.goal_behavior='new_goal': must be respawn, stop or remove"):
+    with pytest.raises(ValueError, match="env.goal_behavior=new_goal: must be respawn, stop or remove"):
         env.task_params({"goal_behavior": "new_goal"})
     with pytest.raises(ValueError, match="env.partners: cannot change between episodes"):
         env.task_params({"partners": 3})

@@ -97,7 +97,7 @@ def test_collisions_are_penalised_every_step_or_end_both_trajectories(shared, id
         return np.array([0, 90, 45, 45], np.int32) // 13 * 13 + 6
 
     states, times = shared.play(actions, FOLLOWING, collision_behavior=behavior, early_end=False)
-    terminated, truncated = flags(times)
+    terminated, _truncated = flags(times)
     hit = np.stack([np.asarray(state.condition.colliding) for state in states[1:]])
     assert hit[:, :2].any()
     begin = int(hit[:, 0].argmax())

@@ -30,8 +30,8 @@ def chosen(tmp_path_factory):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ("mission=charge", ("env.mission='charge'", "assault", "platoon_recon")),
-        ("env.risk=1.5", ("env.risk=1.5", "[0, 1]")),
+        ("mission=charge", ("env.mission=charge", "assault", "platoon_recon")),
+        ("env.risk=1.5", ("env.risk=1.5", "from 0 to 1")),
         ("env.mission=hold env.enemy_count=0", ("env.enemy_count=0", "hold needs at least one enemy")),
         ("wall", ("env.objective=", "inside a wall of terrain")),
         ("env.friendly_count=4", ("env.friendly_count=4", "env.blue has only 3 mechs")),

@@ -247,7 +247,7 @@ def test_discounted_mission_progress_depends_only_on_the_start(game):
 def test_logged_components_equal_rewards_except_for_potentials(game):
     params = game.env.task_params({"mission": "assault", "gamma": 0.9})
     params = params.replace(echelon=params.echelon.replace(reward=game.params.echelon.reward))
-    state, time = game.step(game.start("assault"), params=params)
+    _state, time = game.step(game.start("assault"), params=params)
     potentials = {f"reward/{name}" for name in POTENTIALS}
     said = {name: float(v) for name, v in time.info.items() if name.startswith("reward/")}
     rest = sum(value for name, value in said.items() if name not in potentials)

@@ -308,8 +308,8 @@ def test_orders_of_higher_levels_are_those_of_their_squads(env):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"mission": "charge"}, ("env.mission='charge'", "assault", "platoon_recon")),
-        ({"loss_appetite": 1.5}, ("env.loss_appetite=1.5", "[0, 1]")),
+        ({"mission": "charge"}, ("env.mission=charge", "assault", "platoon_recon")),
+        ({"loss_appetite": 1.5}, ("env.loss_appetite=1.5", "from 0 to 1")),
         ({"grouping": [0.5, -0.1]}, ("env.grouping",)),
         ({"mission": "hold", "enemy_count": 0}, ("env.enemy_count=0", "hold needs at least one enemy")),
         (
@@ -324,8 +324,8 @@ def test_orders_of_higher_levels_are_those_of_their_squads(env):
         ({"objective": [99.0, 10.0]}, ("env.objective=[99.0, 10.0]", "inside 40 x 40")),
         ({"enemy_count": 25}, ("env.enemy_count=25", "env.red has only 20 mechs")),
         ({"friendly_strength": 2.0}, ("env.friendly_strength=[2.0, 2.0]", "10 slots", "0.96")),
-        ({"opposing": "none"}, ("env.opposing='none'", "scout")),
-        ({"health": "fine"}, ("env.health='fine'", "critical")),
+        ({"opposing": "none"}, ("env.opposing=none", "scout")),
+        ({"health": "fine"}, ("env.health=fine", "critical")),
         ({"time_limit": 600.0}, ("env.time_limit=600.0",)),
         ({"blue": "pack5"}, ("env.blue",)),
         ({"speed": 1.0}, ("env.speed",)),
@@ -382,11 +382,11 @@ def test_evaluations_combine_all_orders_with_all_terrains_by_weight():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"scenario": "picnic"}, ("env.scenario='picnic'", "hornets_nest")),
+        ({"scenario": "picnic"}, ("env.scenario=picnic", "hornets_nest")),
         ({"scenario": "hornets_nest", "red": "pack10"}, ("env.enemy_count=18", "env.red has only 10")),
         ({"mission": "suppress", "blue": ["heavy", "scout"]}, ("env.blue", "suppress needs a medium mech")),
-        ({"terrain": "lunar"}, ("env.terrain='lunar'", "urban")),
-        ({"verbs": ["dance"]}, ("env.verbs='dance'",)),
+        ({"terrain": "lunar"}, ("env.terrain=lunar", "urban")),
+        ({"verbs": ["dance"]}, ("env.verbs=dance",)),
     ],
 )
 def test_wrong_environments_are_named_in_one_line(bank, given, words):

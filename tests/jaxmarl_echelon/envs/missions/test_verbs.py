@@ -213,9 +213,9 @@ def test_a_user_adds_a_verb_in_one_file():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (["scout", "escort"], ("env.verbs='escort'", "assault")),
+        (["scout", "escort"], ("env.verbs=escort", "assault")),
         (["scout", "scout"], ("each verb once",)),
-        (["no.such:VERB"], ("env.verbs='no.such:VERB'", "no")),
+        (["no.such:VERB"], ("env.verbs=no.such:VERB", "no")),
         ("scout", ("must be a list",)),
         ([Verb("odd", ambush, AMBUSH.template)], ("odd has no gates",)),
         ([Verb("odd", ambush, AMBUSH.template, gates={"speed": 1.0})], ("verbs.odd.gates", "survival")),

@@ -322,13 +322,13 @@ def test_recorded_game_is_printed_and_replayed_move_by_move(tmp_path):
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: nim.make(piles=[3, 12]), r"env\.piles=12: must be a number in \[1, 9\]"),
+        (lambda: nim.make(piles=[3, 12]), r"env\.piles=12: must be a whole number from 1 to 9"),
         (lambda: othello.make(size=5), "env.size=5: must be 4, 6 or 8"),
         (
             lambda: tictactoe.make(opponent="pro"),
-            "env.opponent='pro': unknown; allowed: random, greedy_win, perfect",
+            "env.opponent=pro: unknown; allowed: random, greedy_win, perfect",
         ),
-        (lambda: liarsdice.make(seats=1), r"env\.seats=1: must be a number in \[2, 6\]"),
+        (lambda: liarsdice.make(seats=1), r"env\.seats=1: must be a whole number from 2 to 6"),
     ],
 )
 def test_wrong_settings_are_refused_in_one_line(build, message):

@@ -1,0 +1,1 @@
+"""Scene files: reading, checks of fields, and export."""

@@ -1,0 +1,1 @@
+"""Generated scenes: road networks, junctions, signals and traffic."""

@@ -1,0 +1,1 @@
+"""Measures of missions: who covers, holds, scouts or suppresses what."""

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from algos.masks import expand_mask
 from jaxmarl_echelon.envs.echelon.battle import vectors
 from jaxmarl_echelon.envs.echelon.battle.state import Mechs
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import CLASSES, COOLDOWNS, TRIGGERS, WEAPON, ChassisTable
@@ -54,7 +55,7 @@ def present_orders(orders: Orders, decision: jax.Array) -> Order:
     stage = went.astype(jnp.int32)[:, None]
 
     def pick(values):
-        index = stage.reshape(stage.shape + (1,) * (values.ndim - 2))
+        index = expand_mask(stage, values.ndim)
         return jnp.take_along_axis(values, index, axis=1)[:, 0]
 
     zone = jnp.concatenate([pick(orders.objective), pick(orders.radius)[:, None]], axis=-1)

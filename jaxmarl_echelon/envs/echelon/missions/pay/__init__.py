@@ -1,0 +1,1 @@
+"""Rewards of missions: components, gates and credit of single mechs."""

@@ -1,0 +1,1 @@
+"""Scenarios: ground, forces and orders, drawn per episode."""

@@ -38,7 +38,7 @@ def with_preset(name: str | None, given: Mapping[str, Any], defaults: Mapping[st
     if name is None:
         return dict(given)
     if name not in PRESETS:
-        raise ValueError(f"env.scenario={name!r}: unknown; allowed: {', '.join(PRESETS)}")
+        raise ValueError(f"env.scenario={name}: unknown; allowed: {', '.join(PRESETS)}")
     told = {key: value for key, value in given.items() if _plain(value) != _plain(defaults.get(key))}
     return {**given, **PRESETS[name], **told}
 

@@ -92,7 +92,7 @@ def read_verbs(given: Sequence[str | Verb] | None) -> Registry:
     if given is None:
         return Registry(STANDARD)
     if isinstance(given, str) or not isinstance(given, Sequence) or not given:
-        raise ValueError(f"env.verbs={given!r}: must be a list of verbs")
+        raise ValueError(f"env.verbs={given}: must be a list of verbs")
     verbs = tuple(_read(one) for one in given)
     names = [verb.name for verb in verbs]
     if len(set(names)) < len(names):
@@ -114,12 +114,12 @@ def _read(given: str | Verb) -> Verb:
         try:
             given = pkgutil.resolve_name(given)
         except (ImportError, AttributeError) as error:
-            raise ValueError(f"env.verbs={given!r}: {error}") from None
+            raise ValueError(f"env.verbs={given}: {error}") from None
         if isinstance(given, Verb):
             return given
     if given not in _KNOWN:
         allowed = f"{', '.join(_KNOWN)}, package.module:NAME"
-        raise ValueError(f"env.verbs={given!r}: unknown; allowed: {allowed}")
+        raise ValueError(f"env.verbs={given}: unknown; allowed: {allowed}")
     return _KNOWN[given]
 
 
