@@ -101,7 +101,7 @@ def any_in_batch(flag: jax.Array) -> jax.Array:
 
 
 @any_in_batch.def_vmap
-def _any_in_batch(axis_size, batched, flag):
+def _any_in_batch(_axis_size, _batched, flag):
     return any_in_batch(flag), False
 
 

@@ -181,7 +181,7 @@ class Job(NamedTuple):
     plans: dict[str, UpdateSizes]
     layout: DeviceLayout
     held: Collection[str] = ()
-    store: Callable[[Path], None] = lambda folder: None
+    store: Callable[[Path], None] = lambda _folder: None
 
 
 def read_job(config: DictConfig, choices: dict[str, str], layout: DeviceLayout = devices.ALONE) -> Job:

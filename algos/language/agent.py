@@ -1,7 +1,7 @@
 """Language learners as `Agent`s: prompts are observations, moves are actions, what was said is in extras."""
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,15 +16,15 @@ from algos.language.buffer import AnswerBuffer, add_answers, init_buffer, standa
 from algos.language.constrained import answer_probabilities
 from algos.language.generated import Generated
 from algos.language.learning import learn_from_answers
-from algos.language.model import product_shapes
-from algos.language.reading import bind_reader
+from algos.language.model import DecoderSettings, product_shapes
+from algos.language.reading import Reader, bind_reader
 from algos.language.sampling import SamplingSettings
 from algos.language.state import AnswerRows, LanguageParams, LanguageState, ValueHead
 from algos.language.task import AnswerTask, Base
 from algos.on_policy.returns import gae
 from algos.on_policy.traced_settings import apply_schedules
-from algos.optim.optimizers import make_optimizer
-from algos.types import Agent, PyTree, Rollout
+from algos.optim.optimizers import Optimizer, make_optimizer
+from algos.types import Agent, Metrics, PyTree, Rollout
 
 
 def make_answer_mode(config: Any, task: AnswerTask) -> AnswerMode:
@@ -59,7 +59,7 @@ def make_language_agent(
     _require_positions(base, prompt + len(task.trie.prefix) + mode.width)
     shapes = product_shapes(base.settings)
 
-    def init_with(key, adapters):
+    def init_with(_key, adapters):
         width = base.settings.width
         value = ValueHead(jnp.zeros(width), jnp.zeros(())) if config.critic == "head" else None
         params = LanguageParams(adapters, value)
@@ -74,58 +74,25 @@ def make_language_agent(
         return init_with(key, jax.tree.map(jnp.asarray, adapters))
 
     def build(world: PyTree) -> Agent:
-        def bind(params: LanguageParams):
-            return bind_reader(base.settings, world, params.adapters, remat=config.remat)
-
-        def say(params, key, obs, mask):
-            batch = obs.shape[:-1]
-            prompts, masks = (x.reshape(-1, x.shape[-1]) for x in (obs, mask))
-            allowed = task.legal_answers(masks)
-            said = mode.generate(bind(params), prompts, allowed, key)
-            verdict = _judge(said, allowed)
-            action = task.complete_action(jnp.where(verdict, said.answer, -1), masks)
-            told = {"tokens": said.tokens, "log_prob": said.log_prob, "chosen": said.chosen}
-            told |= {"formed": said.formed, "legal": verdict}
-            if params.value is not None:
-                told["value"] = params.value(said.hidden)
-            spelled = mode.spell(said)
-            split = partial(jax.tree.map, lambda x: x.reshape(batch + x.shape[1:]))
-            return split(action), {"said": split(spelled)}, split(told)
+        policy = LanguagePolicy(config, task, mode, base.settings, world)
 
         def act(state, key, obs, carry, reset, mask):
             del carry, reset
-            return say(state.params, key, obs, mask)
+            return say_moves(policy, state.params, key, obs, mask)
 
         def greedy(state, obs, carry, reset, mask):
             del carry, reset
-            return say(state.params, None, obs, mask)[:2]
+            return say_moves(policy, state.params, None, obs, mask)[:2]
 
         def value(state, obs, carry, reset, mask):
             del carry, reset, mask
-            whole = answering.append_prefix(task.trie, obs.reshape(-1, obs.shape[-1]))
-            hidden, _ = bind(state.params).prefill(whole, whole.shape[1])
-            return state.params.value(hidden).reshape(obs.shape[:-1])
+            return value_prompts(policy, state.params, obs)
 
         def answers(state, obs, mask):
-            prompts, masks = (x.reshape(-1, x.shape[-1]) for x in (obs, mask))
-            allowed = task.legal_answers(masks) | (config.answer != "legal")
-            how = SamplingSettings(config.temperature, config.top_p)
-            found = answer_probabilities(bind(state.params), task.trie, prompts, allowed, how)
-            legal = jnp.where(task.legal_answers(masks), found, 0.0)
-            moves = legal @ (task.actions == np.arange(masks.shape[-1])).astype(np.float32)
-            return moves.reshape(mask.shape), (found - legal).sum(-1).reshape(mask.shape[:-1])
+            return move_probabilities(policy, state.params, obs, mask)
 
         def update(state, key, rollout):
-            hyper = apply_schedules(config, state.hyper, state.updates)
-            rows, waiting = answer_rows(task, state, rollout, hyper), {}
-            if state.buffer is not None:
-                key, key_buffer = jax.random.split(key)
-                state, rows, waiting = exchange_answers(config, state, key_buffer, rows)
-            state, metrics = learn_from_answers(config, mode, bind, optimizer, state, key, rows, hyper)
-            metrics |= waiting
-            metrics |= {name: hyper[name] for name in config.scheduled_names()}
-            metrics["utilisation"] = used_places(rollout, mode.width)
-            return state.replace(updates=state.updates + 1), metrics
+            return update_from_rollout(policy, optimizer, state, key, rollout)
 
         return Agent(
             init=init,
@@ -148,6 +115,89 @@ def make_language_agent(
     return build(base.parameters)
 
 
+class LanguagePolicy(NamedTuple):
+    """What a language policy is made of, but for its parameters.
+
+    Attributes:
+      config: `LanguageSettings`.
+      task: the game's answers.
+      mode: way to answer.
+      settings: architecture of the base.
+      world: parameters of the base.
+    """
+
+    config: Any
+    task: AnswerTask
+    mode: AnswerMode
+    settings: DecoderSettings
+    world: PyTree
+
+    def bind(self, params: LanguageParams) -> Reader:
+        """Returns the decoder with the adapters of `params`."""
+        return bind_reader(self.settings, self.world, params.adapters, remat=self.config.remat)
+
+
+def say_moves(
+    policy: LanguagePolicy, params: LanguageParams, key: jax.Array | None, obs: jax.Array, mask: jax.Array
+) -> tuple[jax.Array, PyTree, dict[str, jax.Array]]:
+    """Answers prompts `[..., P]` under masks `[..., n]`; without a key by the most probable tokens.
+
+    Returns:
+      moves int32 `[..., D]`, -1 for answers that are not legal; what was said, as carry; and the extras.
+    """
+    batch, task = obs.shape[:-1], policy.task
+    prompts, masks = (x.reshape(-1, x.shape[-1]) for x in (obs, mask))
+    allowed = task.legal_answers(masks)
+    said = policy.mode.generate(policy.bind(params), prompts, allowed, key)
+    verdict = _judge(said, allowed)
+    action = task.complete_action(jnp.where(verdict, said.answer, -1), masks)
+    told = {"tokens": said.tokens, "log_prob": said.log_prob, "chosen": said.chosen}
+    told |= {"formed": said.formed, "legal": verdict}
+    if params.value is not None:
+        told["value"] = params.value(said.hidden)
+    split = partial(jax.tree.map, lambda x: x.reshape(batch + x.shape[1:]))
+    return split(action), {"said": split(policy.mode.spell(said))}, split(told)
+
+
+def value_prompts(policy: LanguagePolicy, params: LanguageParams, obs: jax.Array) -> jax.Array:
+    """Returns the values `[...]` of prompts `[..., P]`; the value head must be there."""
+    whole = policy.mode.begin(obs.reshape(-1, obs.shape[-1]))
+    hidden, _ = policy.bind(params).prefill(whole, whole.shape[1])
+    return require_given("value", params.value)(hidden).reshape(obs.shape[:-1])
+
+
+def move_probabilities(
+    policy: LanguagePolicy, params: LanguageParams, obs: jax.Array, mask: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Returns exact probabilities of moves `[..., n]` and of illegal answers `[...]`; see `Agent.answers`."""
+    config, task = policy.config, policy.task
+    prompts, masks = (x.reshape(-1, x.shape[-1]) for x in (obs, mask))
+    allowed = task.legal_answers(masks)
+    how = SamplingSettings(config.temperature, config.top_p)
+    found = answer_probabilities(
+        policy.bind(params), task.trie, prompts, allowed | (config.answer != "legal"), how
+    )
+    legal = jnp.where(allowed, found, 0.0)
+    moves = legal @ (task.actions == np.arange(masks.shape[-1])).astype(np.float32)
+    return moves.reshape(mask.shape), (found - legal).sum(-1).reshape(mask.shape[:-1])
+
+
+def update_from_rollout(
+    policy: LanguagePolicy, optimizer: Optimizer, state: LanguageState, key: jax.Array, rollout: Rollout
+) -> tuple[LanguageState, Metrics]:
+    """Runs one update on a rollout, through the buffer if there is one; returns `(state, metrics)`."""
+    config, mode = policy.config, policy.mode
+    hyper = apply_schedules(config, state.hyper, state.updates)
+    rows, waiting = answer_rows(policy.task, state, rollout, hyper), {}
+    if state.buffer is not None:
+        key, key_buffer = jax.random.split(key)
+        state, rows, waiting = exchange_answers(config, state, key_buffer, rows)
+    state, metrics = learn_from_answers(config, mode, policy.bind, optimizer, state, key, rows, hyper)
+    metrics |= waiting | {name: hyper[name] for name in config.scheduled_names()}
+    metrics["utilisation"] = used_places(rollout, mode.width)
+    return state.replace(updates=state.updates + 1), metrics
+
+
 def _lists_moves(config: Any, task: AnswerTask) -> bool:
     """Whether all moves are answers whose probabilities can be computed: one choice, no thoughts."""
     return config.answer != "free" and not config.think and task.actions.shape[1] == 1
@@ -157,15 +207,15 @@ def empty_buffer(config: Any, task: AnswerTask, mode: AnswerMode, prompt: int, s
     """Returns a shard's part of an empty buffer."""
     place, width = (1,), (1, mode.width)
     like = AnswerRows(
-        prompt=jax.ShapeDtypeStruct((1, prompt), jnp.int32),
-        allowed=jax.ShapeDtypeStruct((1, len(task.actions)), jnp.bool_),
-        tokens=jax.ShapeDtypeStruct(width, jnp.int32),
-        chosen=jax.ShapeDtypeStruct(width, jnp.bool_),
-        sampled=jax.ShapeDtypeStruct(width, jnp.float32),
-        old=jax.ShapeDtypeStruct(width, jnp.float32),
-        advantage=jax.ShapeDtypeStruct(place, jnp.float32),
-        alive=jax.ShapeDtypeStruct(place, jnp.bool_),
-        target=jax.ShapeDtypeStruct(place, jnp.float32) if config.critic == "head" else None,
+        prompt=jnp.zeros((1, prompt), jnp.int32),
+        allowed=jnp.zeros((1, len(task.actions)), jnp.bool_),
+        tokens=jnp.zeros(width, jnp.int32),
+        chosen=jnp.zeros(width, jnp.bool_),
+        sampled=jnp.zeros(width, jnp.float32),
+        old=jnp.zeros(width, jnp.float32),
+        advantage=jnp.zeros(place, jnp.float32),
+        alive=jnp.zeros(place, jnp.bool_),
+        target=jnp.zeros(place, jnp.float32) if config.critic == "head" else None,
     )
     return init_buffer(like, config.buffer.capacity // shards)
 
@@ -184,8 +234,8 @@ def exchange_answers(config: Any, state: LanguageState, key: jax.Array, rows: An
 
 def mark_buffer(state: LanguageState) -> LanguageState:
     """Marks the arrays of one shard, those of the buffer; see `Agent.local`."""
-    marks = jax.tree.map(lambda x: False, state)
-    return marks.replace(buffer=jax.tree.map(lambda x: True, marks.buffer))
+    marks = jax.tree.map(lambda _x: False, state)
+    return marks.replace(buffer=jax.tree.map(lambda _x: True, marks.buffer))
 
 
 def _require_positions(base: Base, tokens: int) -> None:

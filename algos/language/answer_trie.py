@@ -1,5 +1,6 @@
 """Trie of a game's answers as arrays, and the children of a node that lead to legal answers."""
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -58,7 +59,7 @@ def build_answer_trie(sequences: Sequence[Sequence[int]]) -> AnswerTrie:
     Raises:
       ValueError: one line, for sequences that are not sorted, or of which one begins another.
     """
-    for before, after in zip(sequences, sequences[1:], strict=False):
+    for before, after in itertools.pairwise(sequences):
         if tuple(before) >= tuple(after) or tuple(after[: len(before)]) == tuple(before):
             raise ValueError(
                 f"answers {list(before)}, {list(after)}: must be sorted, and none may begin another"

@@ -24,6 +24,7 @@ class AnswerMode(NamedTuple):
       score: `(reader, prompt, allowed, tokens [R, w], chosen [R, w]) -> (Scored, hidden [R, d])`, with the
         hidden state at the end of the prompt.
       spell: `(Generated) -> int32 [R, s]`, all that was said in order, forced tokens included; -1 for none.
+      begin: `(prompt [R, P]) -> [R, P']`, the prompt up to the first token that can be chosen.
       width: w, tokens of an answer.
       spelled: s, tokens that `spell` returns.
       choices: the most tokens of an answer that are chosen among several.
@@ -32,6 +33,7 @@ class AnswerMode(NamedTuple):
     generate: Callable[..., Generated]
     score: Callable[..., tuple[Scored, jax.Array]]
     spell: Callable[[Generated], jax.Array]
+    begin: Callable[[jax.Array], jax.Array]
     width: int
     spelled: int
     choices: int
@@ -48,9 +50,8 @@ def make_constrained_mode(trie: AnswerTrie, how: SamplingSettings, *, legal: boo
         return score_answers(reader, trie, prompt, allowed | (not legal), tokens, how)
 
     spelled = len(trie.prefix) + trie.width
-    return AnswerMode(
-        generate, score, partial(spell_answer, trie), trie.width, spelled, max(trie.most_choices, 1)
-    )
+    most, begin = max(trie.most_choices, 1), partial(append_prefix, trie)
+    return AnswerMode(generate, score, partial(spell_answer, trie), begin, trie.width, spelled, most)
 
 
 def spell_answer(trie: AnswerTrie, said: Generated) -> jax.Array:
@@ -83,7 +84,7 @@ def make_free_mode(
         hidden = reader.hidden(whole)[:, prompt.shape[1] - 1 :]
         return score_text(reader, vocabulary, hidden, tokens, chosen, how), hidden[:, 0]
 
-    return AnswerMode(generate, score, spell_text, width, width, width)
+    return AnswerMode(generate, score, spell_text, lambda prompt: prompt, width, width, width)
 
 
 def make_thinking_mode(
@@ -114,8 +115,12 @@ def make_thinking_mode(
             hidden, cache = reader.step(tokens, cache, place + think + number, seen)
         place += think + len(trie.prefix)
         said = say_answer(reader, trie, allowed, hidden, cache, place, seen, key_say, how)
-        both = (jnp.concatenate(x, axis=1) for x in zip(thought[:3], said[:3], strict=True))
-        return Generated(*both, said.answer, said.formed, thought.hidden, thought.steps + said.steps)
+        tokens, log_prob, chosen = (
+            jnp.concatenate(x, axis=1) for x in zip(thought[:3], said[:3], strict=True)
+        )
+        return Generated(
+            tokens, log_prob, chosen, said.answer, said.formed, thought.hidden, thought.steps + said.steps
+        )
 
     def score(reader, prompt, allowed, tokens, chosen):
         place, allowed = prompt.shape[1], allowed | (not legal)
@@ -137,12 +142,13 @@ def make_thinking_mode(
             first = jnp.take_along_axis(hidden, last[:, None, None], axis=1)
             answers = jnp.concatenate([first, answers[:, 1:]], axis=1)
         said = score_path(reader, trie, answers, allowed, answer, how)
-        both = (jnp.concatenate(x, axis=1) for x in zip(thought, said, strict=True))
-        return Scored(*both), hidden[:, place - 1]
+        log_prob, entropy = (jnp.concatenate(x, axis=1) for x in zip(thought, said, strict=True))
+        return Scored(log_prob, entropy), hidden[:, place - 1]
 
     def spell(said):
         return jnp.concatenate([spell_text(said)[:, :think], spell_answer(trie, said)], axis=1)
 
     width = think + trie.width
     spelled = width + len(trie.prefix)
-    return AnswerMode(generate, score, spell, width, spelled, think + max(trie.most_choices, 1))
+    most = think + max(trie.most_choices, 1)
+    return AnswerMode(generate, score, spell, lambda prompt: prompt, width, spelled, most)

@@ -70,9 +70,11 @@ def say_answer(
     allowed = allowed | ~allowed.any(-1, keepdims=True)
     keys = [None] * reads if key is None else jax.random.split(key, max(reads, 1))
     node, said, start = jnp.zeros(rows, jnp.int32), [], hidden
+    token = node
     if reads:
         node, first = _say_token(reader, trie, allowed, (keys[0], how), hidden, node)
         said.append(jax.tree.map(lambda x: x[None], first))
+        token = first[0]
     if reads > 1:
 
         def say(state, given):
@@ -84,7 +86,7 @@ def say_answer(
 
         later = None if key is None else keys[1:]
         given = place + jnp.arange(reads - 1), later
-        (node, _, _), rest = lax.scan(say, (node, first[0], cache), given)
+        (node, _, _), rest = lax.scan(say, (node, token, cache), given)
         said.append(rest)
     for _ in range(trie.width - reads):
         node, one = _write_token(trie, node)
@@ -117,7 +119,7 @@ def _write_token(trie: AnswerTrie, node):
 
 def _follow(trie: AnswerTrie, node: jax.Array, choice: TokenChoice):
     """Moves to the chosen child."""
-    token, child = (jnp.asarray(x)[node, choice.index] for x in (trie.token, trie.next))
+    token, child = (jnp.asarray(x)[node, choice.place] for x in (trie.token, trie.next))
     return child, (token, choice.log_prob, choice.chosen)
 
 
@@ -189,8 +191,8 @@ def answer_probabilities(
     number, every = len(trie.tokens), jnp.asarray(trie.tokens)
 
     def one(prompt, allowed):
-        rows = (jnp.broadcast_to(x, (number, *x.shape)) for x in (prompt, allowed))
-        scored, _ = score_answers(reader, trie, *rows, every, how)
+        prompts, legal = (jnp.broadcast_to(x, (number, *x.shape)) for x in (prompt, allowed))
+        scored, _ = score_answers(reader, trie, prompts, legal, every, how)
         return jnp.where(allowed | ~allowed.any(), jnp.exp(scored.log_prob.sum(-1)), 0.0)
 
     return lax.map(lambda given: one(*given), (prompt, allowed))

@@ -79,7 +79,7 @@ def generate_text(
             jnp.broadcast_to(allowed, (rows, allowed.size)),
             how,
         )
-        token = jnp.where(text.running, choice.index, 0)
+        token = jnp.where(text.running, choice.place, 0)
         progress = text.progress
         stopped = jnp.asarray(vocabulary.stops)[token]
         if automaton is not None:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from algos import collectives
+from algos.checks import require_given
 from algos.language import losses
 from algos.language.answering import AnswerMode
 from algos.language.reading import Reader
@@ -119,7 +120,7 @@ def make_objective(config, mode: AnswerMode, bind, start: LanguageParams | None,
             loss = loss + hyper["kl_coefficient"] * kl / mode.choices
             sums["kl"] = kl
         if params.value is not None:
-            error = jnp.where(rows.alive, params.value(hidden) - rows.target, 0.0)
+            error = jnp.where(rows.alive, params.value(hidden) - require_given("target", rows.target), 0.0)
             sums["value_loss"] = 0.5 * jnp.square(error).sum()
             loss = loss + hyper["value_coefficient"] * sums["value_loss"]
         gap, number, largest = losses.sampler_gap(

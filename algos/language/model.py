@@ -158,7 +158,7 @@ def apply_decoder(
     Returns:
       `[R, S, d]`, in the parameters' precision.
     """
-    hidden, _ = _run_layers(settings, parameters, tokens, adapters, seen, remat, lambda keys, values: None)
+    hidden, _ = _run_layers(settings, parameters, tokens, adapters, seen, remat, lambda _keys, _values: None)
     return hidden
 
 

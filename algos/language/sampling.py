@@ -22,12 +22,12 @@ class TokenChoice(NamedTuple):
     """A drawn token per row.
 
     Attributes:
-      index: int32 `[R]`, place of the token among the options.
+      place: int32 `[R]`, place of the token among the options.
       log_prob: float32 `[R]`; 0 where nothing was chosen.
       chosen: bool `[R]`; more than one option was allowed.
     """
 
-    index: jax.Array
+    place: jax.Array
     log_prob: jax.Array
     chosen: jax.Array
 

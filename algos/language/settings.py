@@ -181,7 +181,7 @@ class LanguageSettings(TracedSettings):
             require_choice(key, getattr(self, key), allowed)
         require_choice("face", self.face, ("text",))
         self.require_traced()
-        require_whole("think", self.think, math.inf)
+        require_whole("think", self.think)
         require_range("temperature", self.temperature, 1e-6, math.inf)
         require_range("top_p", self.top_p, 1e-6, 1.0)
         for key in ("micro_batch", "accumulation"):

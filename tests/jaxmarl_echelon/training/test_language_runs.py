@@ -49,7 +49,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 def arrays(run: Path, name="latest"):
     """All arrays of a checkpoint by path."""
     folder = checkpoints.find_checkpoint(run, name)
-    _, _, config, program, _ = run_loading.load_run(str(run), name, ())
+    _, _, _config, program, _ = run_loading.load_run(str(run), name, ())
     like = jax.eval_shape(program.init, jax.random.key(0))
     leaves = jax.tree_util.tree_leaves_with_path(checkpoints.restore_state(folder, like))
     plain = {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
