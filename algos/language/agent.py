@@ -227,6 +227,9 @@ def exchange_answers(config: Any, state: LanguageState, key: jax.Array, rows: An
     filled = buffer.rows.alive.sum(dtype=jnp.float32)
     size = config.buffer.batch // collectives.num_shards()
     buffer, rows, age = take_batch(buffer, key_take, size, config.buffer.wait * size)
+    drawn = rows.alive.sum(dtype=jnp.float32)
+    ages, drawn = collectives.sum_over_shards((jnp.where(drawn > 0, age * drawn, 0.0), drawn))
+    age = jnp.where(drawn > 0, ages / jnp.maximum(drawn, 1.0), jnp.nan)
     rows = standardize_advantages(rows) if config.buffer.normalize else rows
     waiting = {"buffer_answers": collectives.sum_over_shards(filled), "buffer_age": age}
     return state.replace(buffer=buffer), rows, waiting
@@ -291,5 +294,5 @@ def answer_rows(task: AnswerTask, state: LanguageState, rollout: Rollout, hyper)
 
 def used_places(rollout: Rollout, width: int) -> jax.Array:
     """Share of the computed places of answers that hold a token which was chosen by a seat that decided."""
-    used = jnp.where(rollout.alive, rollout.extras["chosen"].sum(-1), 0)
-    return used.sum() / (rollout.alive.size * width)
+    used = jnp.where(rollout.alive, rollout.extras["chosen"].sum(-1), 0).sum(dtype=jnp.float32)
+    return collectives.mean_over_shards(used / (rollout.alive.size * width))

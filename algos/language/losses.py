@@ -1,4 +1,4 @@
-"""Policy-gradient terms of tokens: docs/reference/selfplay.md, section on language policies.
+"""Policy-gradient terms of tokens: docs/reference/selfplay.md 9.2 and 9.3.
 
 Axes are R answers and w places of tokens. Terms are objectives (to be raised); places that were not chosen
 among several tokens count 0, whatever their probabilities are.

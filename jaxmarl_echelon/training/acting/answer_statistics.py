@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
+from algos import collectives
 from algos.types import Rollout
 
 TOKENS = "train/tokens"
@@ -19,10 +20,11 @@ def answer_metrics(rollouts: Mapping[str, Rollout]) -> dict[str, jax.Array]:
     told = [one for one in rollouts.values() if _reads_prompts(one)]
     if not told:
         return {}
-    number = sum(one.alive.sum(dtype=jnp.float32) for one in told)
+    number = collectives.sum_over_shards(sum(one.alive.sum(dtype=jnp.float32) for one in told))
 
     def mean(value):
         total = sum(jnp.where(one.alive, value(one), 0.0).sum() for one in told)
+        total = collectives.sum_over_shards(total)
         return jnp.where(number > 0, total / jnp.maximum(number, 1.0), jnp.nan)
 
     answer = mean(lambda one: one.extras["chosen"].sum(-1).astype(jnp.float32))

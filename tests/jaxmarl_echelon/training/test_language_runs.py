@@ -212,3 +212,48 @@ def test_what_does_not_fit_is_refused_in_one_line(arguments, line, tmp_path):
     said = told([*arguments, *UPDATES], tmp_path / "told")
     assert said["status"] == 2 and line in said["errors"] and said["errors"].count("\n") == 1
     assert said["left"] == []
+
+
+KINDS = {
+    "three seats": ("+algo=reinforce_lm", "env=textgames/liarsdice", "env.seats=3"),
+    "critic": ("+algo=ppo_lm", "env=textgames/nim", "algo.micro_batch=16"),
+    "buffer, two shards": (
+        "+algo=reinforce_lm_paper",
+        "env=textgames/kuhn",
+        "shards=2",
+        "algo.buffer={capacity: 32, batch: 16, wait: 1.0}",
+        "algo.micro_batch=8",
+        "algo.transforms.sampling=[]",
+    ),
+    "thoughts": (
+        "+algo=reinforce_lm",
+        "env=textgames/kuhn",
+        "algo.base=warm",
+        "algo.warm={steps: 2, batch: 4}",
+        "algo.think=2",
+    ),
+    "free": (
+        "+algo=reinforce_lm",
+        "env=textgames/kuhn",
+        "algo.answer=free",
+        "algo.max_tokens=4",
+        "transforms=original",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_ways_to_play_and_to_learn(kind, tmp_path):
+    said = told([*KINDS[kind], *SMALL, "total_env_steps=48", f"output_dir={tmp_path}"], tmp_path / "told")
+    assert said["status"] == 0, said["errors"]
+    (path,) = tmp_path.rglob("metrics.csv")
+    row = [row for row in rows(path) if row["train/episodes"]][-1]
+    formed, invalid = float(row["train/format_rate"]), float(row["train/invalid_rate"])
+    if kind == "free":
+        # Random weights say almost nothing in brackets.
+        assert formed < 0.5 and invalid > 0.9
+        games = [row for table in tmp_path.rglob("games.csv") for row in rows(table)]
+        assert any("[?]" in row["moves"] for row in games)
+    else:
+        assert formed == 1 and invalid == 0
+        assert float(row["losses/sampler_gap_max"]) < 1e-3 or "buffer" in kind
