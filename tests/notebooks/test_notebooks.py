@@ -9,7 +9,7 @@ import pytest
 from nbclient import NotebookClient
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
-NAMES = ("quickstart", "reward_ablation")
+NAMES = ("quickstart", "reward_ablation", "language_self_play")
 # Budgets that replace those of the cell tagged `parameters`.
 SMALL = {
     "quickstart": """
@@ -26,6 +26,11 @@ SEEDS = 2
 OUTPUT = "outputs"
 EPISODES = 4
 SQUADS = 2
+""",
+    "language_self_play": """
+SETTINGS = ["+algo=reinforce_lm", "env=textgames/kuhn", "total_env_steps=96", "num_envs=8", "algo.horizon=2",
+            "algo.fresh={width: 16, layers: 1, heads: 2, kv_heads: 1, head_dim: 8, mlp_width: 16}"]
+OUTPUT, NAME = "outputs", "language"
 """,
 }
 
