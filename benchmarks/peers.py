@@ -5,11 +5,12 @@
     python benchmarks/peers.py steps '{"num_envs": 64, "observation": 119, "action": 2, ...}'
     python benchmarks/peers.py segments '{"kind": "lstm", "width": 128, "horizon": 64, "rows": 64, ...}'
     python benchmarks/peers.py simulator '{"race": {"map": "PATH.yaml", "beams": 108, "poses": [...]}, ...}'
+    python benchmarks/peers.py generate '{"model": "FOLDER", "prompts": [[...]], "count": 48}'
     python benchmarks/peers.py logits '{"model": "FOLDER", "adapters": "FOLDER", "tokens": [[...]], ...}'
 
 Needs `pip install stable-baselines3 sb3-contrib`, only torch for `segments`, torch, transformers and peft for
-`logits`, and f1tenth_gym's f110_gym (the classic one: 4 values per step) for `simulator` and for `steps` with
-a "race". Prints one line of JSON.
+`logits` and `generate`, and f1tenth_gym's f110_gym (the classic one: 4 values per step) for `simulator` and
+for `steps` with a "race". Prints one line of JSON.
 """
 
 import json
@@ -293,6 +294,22 @@ def logits(job: dict) -> dict:
     return {"plain": plain, "adapted": found, "versions": versions}
 
 
+def generate(job: dict) -> dict:
+    """Seconds of greedy generation by transformers; `job` has `model`, `prompts` and `count`."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(job["model"], dtype=torch.float32).eval()
+    prompts = torch.tensor(job["prompts"])
+    how = {"max_new_tokens": job["count"], "min_new_tokens": job["count"], "do_sample": False}
+
+    def call():
+        with torch.no_grad():
+            return model.generate(prompts, attention_mask=torch.ones_like(prompts), pad_token_id=0, **how)
+
+    return {"seconds": _median(call, 3.0)}
+
+
 def _median(call, budget: float) -> float:
     call()
     times = []
@@ -304,6 +321,6 @@ def _median(call, budget: float) -> float:
 
 
 if __name__ == "__main__":
-    commands = (train, updates, steps, segments, simulator, logits)
+    commands = (train, updates, steps, segments, simulator, generate, logits)
     command = {c.__name__: c for c in commands}[sys.argv[1]]
     print(json.dumps(command(json.loads(sys.argv[2]))))
