@@ -40,6 +40,8 @@ def make(
       ValueError: one line, for an invalid name, setting or value, or a missing package.
     """
     chosen = [f"env={name}", "tuning=none", *([f"reward={reward}"] if isinstance(reward, str) else [])]
+    if settings.get("face") == "text":
+        chosen.append("algo=reinforce_lm")  # a run that could train here, which is checked as a whole
     config, choices = command_line.compose_config(chosen, Sources(config_dir))
     _change(config, "env", settings)
     if isinstance(reward, Mapping):
