@@ -91,7 +91,7 @@ def any_over_shards(flag: jax.Array) -> jax.Array:
 
 
 @custom_vmap
-def any_in_batch(flag: jax.Array) -> jax.Array:
+def any_over_vmaps(flag: jax.Array) -> jax.Array:
     """Tells whether a flag is set in any element of the batch; `jax.vmap` does not batch the result.
 
     As the condition of a loop it keeps a batched loop from selecting its whole carry in every step: the body
@@ -100,9 +100,9 @@ def any_in_batch(flag: jax.Array) -> jax.Array:
     return jnp.any(flag)
 
 
-@any_in_batch.def_vmap
-def _any_in_batch(_axis_size, _batched, flag):
-    return any_in_batch(flag), False
+@any_over_vmaps.def_vmap
+def _any_over_vmaps(_axis_size, _batched, flag):
+    return any_over_vmaps(flag), False
 
 
 def stack_shards(tree: PyTree) -> PyTree:

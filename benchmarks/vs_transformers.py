@@ -23,7 +23,7 @@ from rich.table import Table
 
 from algos.language.adapters import LoraSettings, init_adapters
 from algos.language.attention import RopeScaling
-from algos.language.families import FAMILIES, GEMMA, make_decoder_settings, read_config, stack_tensors
+from algos.language.families import FAMILIES, GEMMA, make_decoder_settings, read_architecture, stack_tensors
 from algos.language.model import (
     DecoderSettings,
     apply_decoder,
@@ -104,7 +104,7 @@ def compare(python: str, family: str, folder: Path) -> dict:
         found[name] = np.abs(full - expected).max()
         found[f"{name}, by steps"] = np.abs(steps - expected[:, PLACES // 2 :]).max()
     found["spread of logits"] = np.std(theirs["plain"])
-    copied = read_config(json.loads((folder / "model_copy" / "config.json").read_text()))
+    copied = read_architecture(json.loads((folder / "model_copy" / "config.json").read_text()))
     if copied != settings:
         raise SystemExit(f"{family}: the copy's architecture is {copied}, not {settings}")
     tensors = read_tensors(folder / "model_copy")

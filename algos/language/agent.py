@@ -19,7 +19,7 @@ from algos.language.learning import learn_from_answers
 from algos.language.model import DecoderSettings, product_shapes
 from algos.language.reading import Reader, bind_reader
 from algos.language.sampling import SamplingSettings
-from algos.language.state import AnswerRows, LanguageParams, LanguageState, ValueHead
+from algos.language.state import AnswerRows, LanguageParams, LanguageState, LinearValue
 from algos.language.task import AnswerTask, Base
 from algos.on_policy.returns import gae
 from algos.on_policy.traced_settings import apply_schedules
@@ -61,7 +61,7 @@ def make_language_agent(
 
     def init_with(_key, adapters):
         width = base.settings.width
-        value = ValueHead(jnp.zeros(width), jnp.zeros(())) if config.critic == "head" else None
+        value = LinearValue(jnp.zeros(width), jnp.zeros(())) if config.critic == "head" else None
         params = LanguageParams(adapters, value)
         # A copy, as a state is donated whole.
         start = jax.tree.map(jnp.copy, params) if config.kl_coefficient else None
@@ -92,7 +92,7 @@ def make_language_agent(
             return move_probabilities(policy, state.params, obs, mask)
 
         def update(state, key, rollout):
-            return update_from_rollout(policy, optimizer, state, key, rollout)
+            return update_from_answers(policy, optimizer, state, key, rollout)
 
         return Agent(
             init=init,
@@ -116,7 +116,7 @@ def make_language_agent(
 
 
 class LanguagePolicy(NamedTuple):
-    """What a language policy is made of, but for its parameters.
+    """A language policy without its trained parameters.
 
     Attributes:
       config: `LanguageSettings`.
@@ -182,7 +182,7 @@ def move_probabilities(
     return moves.reshape(mask.shape), (found - legal).sum(-1).reshape(mask.shape[:-1])
 
 
-def update_from_rollout(
+def update_from_answers(
     policy: LanguagePolicy, optimizer: Optimizer, state: LanguageState, key: jax.Array, rollout: Rollout
 ) -> tuple[LanguageState, Metrics]:
     """Runs one update on a rollout, through the buffer if there is one; returns `(state, metrics)`."""

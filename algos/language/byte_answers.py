@@ -1,6 +1,6 @@
 """An automaton over bytes that finds the answer in brackets while text is generated.
 
-It reads what a parser on the host would read: an opening bracket begins anew, spaces inside are dropped,
+It agrees with the parser on the host: an opening bracket begins an answer again, spaces inside are dropped,
 letters count as lower case, and the first closing bracket after an opening one ends.
 """
 

@@ -123,7 +123,7 @@ def family_name(settings: DecoderSettings) -> str:
     raise ValueError(f"architecture={own}: must be one of {', '.join(FAMILIES)}")
 
 
-def read_config(config: Mapping[str, Any]) -> DecoderSettings:
+def read_architecture(config: Mapping[str, Any]) -> DecoderSettings:
     """Reads the contents of a `config.json`.
 
     Raises:
@@ -157,8 +157,8 @@ def read_config(config: Mapping[str, Any]) -> DecoderSettings:
     )
 
 
-def write_config(settings: DecoderSettings, dtype: str = "float32") -> dict[str, Any]:
-    """Returns the contents of a `config.json` from which `read_config` reads these settings."""
+def write_architecture(settings: DecoderSettings, dtype: str = "float32") -> dict[str, Any]:
+    """Returns the contents of a `config.json` from which `read_architecture` reads these settings."""
     family = family_name(settings)
     config = {key: getattr(settings, field) for field, key in (SIZES | HEAD_SIZES).items()}
     config |= {

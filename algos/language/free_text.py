@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from algos.collectives import any_in_batch
+from algos.collectives import any_over_vmaps
 from algos.language import byte_answers
 from algos.language.byte_answers import AnswerAutomaton
 from algos.language.generated import Generated, Scored
@@ -70,7 +70,7 @@ def generate_text(
     nothing = jnp.zeros((rows, width))
 
     def again(text):
-        return any_in_batch(jnp.any(text.running)) & (text.step < width)
+        return any_over_vmaps(jnp.any(text.running)) & (text.step < width)
 
     def say(text):
         choice = draw_option(

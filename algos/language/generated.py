@@ -1,4 +1,4 @@
-"""What language policies say, and its probabilities."""
+"""Answers of language policies, and their probabilities."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ import jax
 
 
 class Generated(NamedTuple):
-    """What a language policy said.
+    """Answers of a language policy.
 
     Attributes:
       tokens: int32 `[R, w]`; 0 after the end.

@@ -63,7 +63,7 @@ def learn_from_answers(
         params, moments = carry
 
         def add(total, batch):
-            # A micro-batch in which nobody decided is skipped; `vmap` computes it all the same.
+            # A micro-batch without decisions is skipped; under `vmap` it is computed and not used.
             grads, (sums, largest) = lax.cond(batch.alive.any(), gradient, nothing, params, batch)
             return jax.tree.map(jnp.add, total, (grads, sums)), largest
 

@@ -6,8 +6,8 @@ Parameters are a tree: `embed [V, d]`, `norm [d]`, `head [V, d]` unless the embe
 `attention_out_norm mlp_out_norm` `[L, d]`. Axes are R rows, S places, H query heads, K key heads of size h.
 
 A row's tokens have the positions 0, 1, 2 ... in their order. Places between them can be left out by a mask
-`seen [R, S]`: they are attended by nobody and are not counted, so that the tokens of a row mean the same
-wherever they lie. Adapters stand beside the parameters; to act with several, map over them alone.
+`seen [R, S]`: they are not attended to and not counted, so that the tokens of a row mean the same
+wherever they lie. Adapters are an argument of their own; to act with several, map over them alone.
 """
 
 import math
@@ -300,7 +300,7 @@ def _run_layers(
 
 
 def _stack_layers(settings: DecoderSettings, parameters: PyTree, adapters: Adapters | None) -> PyTree:
-    """What the scan over layers reads: weights, adapters, number and kind of each, `[L, ...]`."""
+    """Inputs of the scan over layers: weights, adapters, number and kind of each, `[L, ...]`."""
     return {
         "weights": parameters["layers"],
         "pairs": {} if adapters is None else dict(adapters.pairs),
@@ -312,7 +312,7 @@ def _stack_layers(settings: DecoderSettings, parameters: PyTree, adapters: Adapt
 def _apply_layer(
     settings: DecoderSettings, x: jax.Array, own: PyTree, adapters: Adapters | None, attend: Callable
 ) -> tuple[jax.Array, PyTree]:
-    """Applies one layer to `x [R, S, d]`; returns the sum and what `attend` returned beside its result."""
+    """Applies one layer to `x [R, S, d]`; returns the sum and the second result of `attend`."""
     weights, scale = own["weights"], 1.0 if adapters is None else adapters.scale
 
     def product(name, x):

@@ -11,7 +11,7 @@ LOSSES = ("reinforce", "clip", "gspo")
 CRITICS = ("none", "head")
 
 
-class ValueHead(struct.PyTreeNode):
+class LinearValue(struct.PyTreeNode):
     """Linear value of a hidden state: `weight [d]` and `bias`, a scalar."""
 
     weight: jax.Array
@@ -23,10 +23,10 @@ class ValueHead(struct.PyTreeNode):
 
 
 class LanguageParams(struct.PyTreeNode):
-    """What is trained: adapters, and the value head or None."""
+    """Trained parameters: adapters, and the value head or None."""
 
     adapters: Adapters
-    value: ValueHead | None = None
+    value: LinearValue | None = None
 
 
 class LanguageState(struct.PyTreeNode):

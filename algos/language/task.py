@@ -1,4 +1,4 @@
-"""What a language learner needs to know about its game and its base model."""
+"""The game and the base model of a language learner."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -61,7 +61,7 @@ def load_model(folder: str | Path, dtype: np.dtype | None = None) -> LanguageMod
     content = _read_bytes(folder / CONFIG)
     config = read_json(content, folder / CONFIG)
     try:
-        settings = families.read_config(config)
+        settings = families.read_architecture(config)
         tensors = read_tensors(folder)
         tokenizer = load_tokenizer(folder, config)
         parameters = families.stack_tensors(settings, tensors, dtype)
@@ -100,7 +100,7 @@ def _file_contents(
 ) -> tuple[bytes, dict[str, np.ndarray]]:
     """Contents of `config.json`, and the tensors by their names in files."""
     tensors = dict(families.unstack_parameters(settings, parameters))
-    config = families.write_config(settings, str(tensors["model.embed_tokens.weight"].dtype))
+    config = families.write_architecture(settings, str(tensors["model.embed_tokens.weight"].dtype))
     config |= {"eos_token_id": list(tokenizer.eos_ids), "pad_token_id": tokenizer.pad_id}
     return (json.dumps(config, indent=2) + "\n").encode(), tensors
 

@@ -126,7 +126,7 @@ def read_settings(fields: Mapping[str, Any], tied: bool) -> DecoderSettings:
     }
     if name == "gemma3":
         config |= {"sliding_window": read("attention.sliding_window"), "query_pre_attn_scalar": head_dim}
-    return families.read_config(config)
+    return families.read_architecture(config)
 
 
 def read_parameters(

@@ -30,7 +30,7 @@ CHATS = {
 
 
 @dataclass(frozen=True)
-class Place:
+class PromptPlace:
     """Variable piece of a template.
 
     Attributes:
@@ -44,7 +44,7 @@ class Place:
     symbols: tuple[str, ...]
 
 
-Piece = str | Place
+Piece = str | PromptPlace
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,19 +84,19 @@ def encode_template(pieces: Sequence[Piece], tokenizer: Tokenizer) -> PromptTabl
     table: list[int] = []
     columns: list[tuple[int, int, int]] = []
     for piece in pieces:
-        if isinstance(piece, Place):
+        if isinstance(piece, PromptPlace):
             rows, place = _encode_symbols(piece, tokenizer), piece.value
         else:
             rows, place = [tokenizer.encode(piece)], 0
         width = len(rows[0])
-        stride = width if isinstance(piece, Place) else 0
+        stride = width if isinstance(piece, PromptPlace) else 0
         columns += [(len(table) + token, stride, place) for token in range(width)]
         table += [token for row in rows for token in row]
     base, stride, place = np.array(columns, np.int32).T
     return PromptTable(np.array(table, np.int32), base, stride, place)
 
 
-def _encode_symbols(place: Place, tokenizer: Tokenizer) -> list[list[int]]:
+def _encode_symbols(place: PromptPlace, tokenizer: Tokenizer) -> list[list[int]]:
     """Returns the ids of each symbol, equally many."""
     rows = [None if symbol == BLANK else tokenizer.encode(symbol) for symbol in place.symbols]
     first = next(index for index, row in enumerate(rows) if row is not None)

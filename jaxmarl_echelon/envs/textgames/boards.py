@@ -9,7 +9,7 @@ from flax import struct
 
 from jaxmarl_echelon.envs.textgames.rules import TERSE, GameRules, winner_scores
 from jaxmarl_echelon.envs.textgames.wording import join_values, mark_cells, number_values, offer_options
-from jaxmarl_echelon.language.prompts import Place
+from jaxmarl_echelon.language.prompts import PromptPlace
 
 MARKS = "OX."
 
@@ -59,12 +59,12 @@ class BoardGame(GameRules):
     def template(self, style, show_legal=True):
         """See `GameRules`."""
         (seat,), cells, legal = number_values(1, self.rows * self.columns, self.space.n)
-        mark = Place("mark", seat, ("O", "X"))
+        mark = PromptPlace("mark", seat, ("O", "X"))
         if style == TERSE:
             return (self.letter, mark, ":", *mark_cells(cells, MARKS), ">")
         return (
             f"{self.rules_text}\nYou are player ",
-            Place("seat", seat, ("0", "1")),
+            PromptPlace("seat", seat, ("0", "1")),
             " and place the mark ",
             mark,
             ". The board, with . for a free cell:\n",

@@ -22,7 +22,7 @@ FACES = MOVES, TEXT = ("moves", "text")
 
 
 class GameFace(NamedTuple):
-    """How seats see a game.
+    """A game as its seats see it.
 
     Attributes:
       observe: `(state, seat) -> observation`.

@@ -134,7 +134,7 @@ class GameViewer(Viewer):
 
 
 def _is_forced(state: Any) -> bool:
-    """Whether nobody decided at the last ply."""
+    """Whether no seat decided at the last ply."""
     return bool(np.all(state.move < 0) and state.offender < 0)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import jax
 import jax.numpy as jnp
 
-from jaxmarl_echelon.language.prompts import BLANK, Piece, Place
+from jaxmarl_echelon.language.prompts import BLANK, Piece, PromptPlace
 
 FILL = "."
 
@@ -28,7 +28,7 @@ def spell(name: str, value: int, texts: Sequence[str]) -> tuple[Piece, ...]:
     """
     width = max(map(len, texts))
     rows = [text.ljust(width, FILL) for text in texts]
-    return tuple(Place(name, value, tuple(row[at] for row in rows)) for at in range(width))
+    return tuple(PromptPlace(name, value, tuple(row[at] for row in rows)) for at in range(width))
 
 
 def spell_number(name: str, value: int, most: int) -> tuple[Piece, ...]:
@@ -40,7 +40,7 @@ def mark_cells(value: range, marks: str, columns: int | None = None) -> tuple[Pi
     """Shows the cells of a board by their marks, in lines of `columns` cells, or without line breaks."""
     pieces: list[Piece] = []
     for number, cell in enumerate(value):
-        pieces.append(Place(f"cell {number}", cell, tuple(marks)))
+        pieces.append(PromptPlace(f"cell {number}", cell, tuple(marks)))
         if columns is not None and number % columns == columns - 1:
             pieces.append("\n")
     return tuple(pieces)
@@ -55,7 +55,7 @@ def join_pieces(groups: Iterable[Sequence[Piece]], between: str) -> tuple[Piece,
 def list_options(texts: Sequence[str], value: range) -> tuple[Piece, ...]:
     """Lists options, each one its text or, where its value is 0, blank."""
     pairs = zip(texts, value, strict=True)
-    return join_pieces(([Place(f"option {text}", flag, (BLANK, text))] for text, flag in pairs), " ")
+    return join_pieces(([PromptPlace(f"option {text}", flag, (BLANK, text))] for text, flag in pairs), " ")
 
 
 def offer_options(texts: Sequence[str], value: range, shown: bool) -> tuple[Piece, ...]:

@@ -1,16 +1,20 @@
-"""What a person sees of a language learner before the first compilation."""
+"""Sizes of language learners, and a first prompt, shown before the first compilation."""
 
 import jax
 import numpy as np
 
 from algos.language.adapters import count_parameters
-from algos.language.settings import LanguageSettings
+from algos.language.settings import FRESH, LanguageSettings
 from algos.types import Agent
 from jaxmarl_echelon.training.config.answer_tasks import make_answer_task
 from jaxmarl_echelon.training.config.base_models import load_base
 from jaxmarl_echelon.training.config.run_config import RunConfig
 
 MB = 1e6
+UNTRAINED = (
+    "warning: algo.answer=free with random weights: about one answer in a thousand is legal; algo.base=warm "
+    "begins with legal ones"
+)
 
 
 def describe_language(config: RunConfig, agents: dict[str, Agent]) -> list[str]:
@@ -38,7 +42,9 @@ def _describe_learner(config: RunConfig, name: str, algo: LanguageSettings, agen
         else config.pool.capacity * adapter * (2 if config.pool.store == "bf16" else 4)
     )
     prompt, answer = first_prompt(config, name)
+    warning = [UNTRAINED] if algo.answer == "free" and algo.base == FRESH else []
     return [
+        *warning,
         f"base {algo.base}: {count_parameters(base.parameters):,} parameters, {base.bytes / MB:,.2f} MB, "
         f"digest {base.digest[:12]}; adapters {adapter:,} numbers, {4 * adapter / MB:,.2f} MB",
         f"prompts of {language.prompt_length} tokens, {len(language.texts):,} answers of up to {width}, "

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from algos import collectives
 from algos.types import Agent, PyTree, Rollout, mark_all_shared
@@ -39,6 +40,9 @@ from jaxmarl_echelon.training.rollouts import collect as rollout
 from jaxmarl_echelon.training.rollouts import turn_based, turn_based_pool
 from jaxmarl_echelon.training.rollouts.spec import CollectedRollout, RolloutSpec
 from jaxmarl_echelon.training.rollouts.transitions import empty_pending
+
+# Bytes of base models above which they may not be constants of a compiled run.
+LARGE_WORLD = 100_000_000
 
 
 class Report(NamedTuple):
@@ -248,15 +252,23 @@ def evaluation_as_in_training(program: Program, seed: int) -> Callable:
 def make_train_function(config: RunConfig) -> Callable:
     """Returns the whole run as one pure function `(key, world=None) -> (RunState, Report [updates])`.
 
-    For notebooks and `jax.vmap` over seeds; the command line runs the same update in chunks. Pass large
-    worlds (`Program.world`) as an argument: otherwise they are constants of the compiled code.
+    For notebooks and `jax.vmap` over seeds; the command line runs the same update in chunks. Pass a large
+    world, the function's attribute `world`, as an argument: otherwise its arrays are constants of the compiled
+    code. Base models of more than `LARGE_WORLD` bytes must be passed.
     """
     program = make_program(config)
 
+    size = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(program.world.agents))
+
     def train(key, world=None):
+        if world is None and size > LARGE_WORLD:
+            raise ValueError(
+                f"make_train: the base model has {size / 1e6:,.0f} MB; pass it as train(key, train.world)"
+            )
         start = program.init(key, world=world)
         return jax.lax.scan(lambda run, _: program.update(run, world), start, None, config.updates)
 
+    train.world = program.world
     return train
 
 

@@ -60,34 +60,34 @@ GEMMA_270M = {
 
 
 def test_published_configurations():
-    assert families.read_config(SMOLLM2) == PRESETS["SmolLM2-135M"]
-    gemma = families.read_config(GEMMA_270M | {"_sliding_window_pattern": 6})
-    assert gemma == families.read_config(GEMMA_270M)
+    assert families.read_architecture(SMOLLM2) == PRESETS["SmolLM2-135M"]
+    gemma = families.read_architecture(GEMMA_270M | {"_sliding_window_pattern": 6})
+    assert gemma == families.read_architecture(GEMMA_270M)
     assert (gemma.window, gemma.score_scale, gemma.tied) == (512, 1 / 16, True)
     assert [i for i, local in enumerate(gemma.local) if not local] == [5, 11, 17]
     assert (gemma.theta, gemma.local_theta) == (1e6, 1e4)
     own = {"full_attention": {"rope_type": "default", "rope_theta": 2e6}}
     own |= {"sliding_attention": {"rope_type": "default", "rope_theta": 3e4}}
-    gemma = families.read_config(GEMMA_270M | {"rope_parameters": own})
+    gemma = families.read_architecture(GEMMA_270M | {"rope_parameters": own})
     assert (gemma.theta, gemma.local_theta) == (2e6, 3e4)
 
 
 def test_base_of_the_rotation_at_the_top_or_with_its_scaling():
     scaling = {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     scaling["original_max_position_embeddings"] = 8192
-    older = families.read_config(SMOLLM2 | {"rope_theta": 5e5, "rope_scaling": scaling})
-    newer = families.read_config(SMOLLM2 | {"rope_parameters": scaling | {"rope_theta": 5e5}})
+    older = families.read_architecture(SMOLLM2 | {"rope_theta": 5e5, "rope_scaling": scaling})
+    newer = families.read_architecture(SMOLLM2 | {"rope_parameters": scaling | {"rope_theta": 5e5}})
     assert older == newer
     assert older.theta == 5e5 and older.rope_scaling == RopeScaling(32.0, 1.0, 4.0, 8192.0)
-    assert families.read_config(families.write_config(older)) == older
+    assert families.read_architecture(families.write_architecture(older)) == older
 
 
 @pytest.mark.parametrize("family", CASES)
 def test_configuration_round_trip(family):
     settings = CASES[family]
-    config = json.loads(json.dumps(families.write_config(settings)))
+    config = json.loads(json.dumps(families.write_architecture(settings)))
     assert config["model_type"] == family
-    assert families.read_config(config) == settings
+    assert families.read_architecture(config) == settings
 
 
 @pytest.mark.parametrize("family", CASES)
@@ -157,7 +157,7 @@ def test_a_tied_head_that_is_stored_too():
 )
 def test_settings_that_are_not_known(base, change, line):
     with pytest.raises(ValueError) as error:
-        families.read_config(base | change)
+        families.read_architecture(base | change)
     assert str(error.value).startswith(line) and "\n" not in str(error.value)
 
 

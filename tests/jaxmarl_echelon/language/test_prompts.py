@@ -8,14 +8,20 @@ from word_tokenizer import WordTokenizer
 from jaxmarl_echelon.language.prompts import (
     BLANK,
     CHATS,
-    Place,
+    PromptPlace,
     assemble_prompt,
     encode_template,
     wrap_in_chat,
 )
 from jaxmarl_echelon.language.tokenizers import AsciiTokenizer
 
-PIECES = ("Card ", Place("card", 1, ("J", "Q", "K")), ": ", Place("option", 0, (BLANK, "[check]")), "\n")
+PIECES = (
+    "Card ",
+    PromptPlace("card", 1, ("J", "Q", "K")),
+    ": ",
+    PromptPlace("option", 0, (BLANK, "[check]")),
+    "\n",
+)
 
 
 @pytest.mark.parametrize(
@@ -30,8 +36,8 @@ def test_prompts_are_the_pieces_with_their_symbols(tokenizer, blank):
 
 
 def test_symbols_with_unequal_numbers_of_tokens_are_refused():
-    place = Place("card", 0, ("check", "hold"))
-    assert encode_template((Place("card", 0, ("check", "K")),), WordTokenizer()).length == 1
+    place = PromptPlace("card", 0, ("check", "hold"))
+    assert encode_template((PromptPlace("card", 0, ("check", "K")),), WordTokenizer()).length == 1
     message = r"env\.template: place 'card': the tokenizer encodes 'hold' as 4 tokens, 'check' as 1"
     with pytest.raises(ValueError, match=message):
         encode_template((place,), WordTokenizer())

@@ -15,6 +15,7 @@ from jaxmarl_echelon import checkpoints, command_line, models, run_loading
 from jaxmarl_echelon.envs.textgames.analysis import exploitability
 from jaxmarl_echelon.tournament import load_entrants
 from jaxmarl_echelon.training.config import build
+from jaxmarl_echelon.training.program import program as program_lib
 from jaxmarl_echelon.training.program import round_robin
 from jaxmarl_echelon.training.program.agents import load_frozen_policies, make_agents, make_pool_role
 
@@ -257,3 +258,17 @@ def test_other_ways_to_play_and_to_learn(kind, tmp_path):
     else:
         assert formed == 1 and invalid == 0
         assert float(row["losses/sampler_gap_max"]) < 1e-3 or "buffer" in kind
+
+
+def test_a_large_base_must_be_passed_to_a_run_in_python(run, monkeypatch):
+    config = build.build_run_config(
+        build.read_saved_config(checkpoints.read_metadata(checkpoints.find_checkpoint(run, "latest")))
+    )
+    monkeypatch.setattr(program_lib, "LARGE_WORLD", 1000)
+    train = program_lib.make_train_function(config)
+    with pytest.raises(
+        ValueError, match=r"make_train: the base model has 0 MB; pass it as train\(key, train.world\)"
+    ):
+        jax.eval_shape(train, jax.random.key(0))
+    state, _ = jax.eval_shape(train, jax.random.key(0), train.world)
+    assert state.updates.shape == ()

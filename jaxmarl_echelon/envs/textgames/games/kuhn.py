@@ -12,7 +12,7 @@ from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames.env import TextGame
 from jaxmarl_echelon.envs.textgames.rules import FULL, TERSE, GameRules, one_hot, replace_at, select_at
 from jaxmarl_echelon.envs.textgames.wording import join_values, number_values, offer_options
-from jaxmarl_echelon.language.prompts import Place
+from jaxmarl_echelon.language.prompts import PromptPlace
 
 CHECK, BET, CALL, FOLD = range(4)
 CARDS = "JQK"
@@ -103,8 +103,8 @@ class Kuhn(GameRules):
     def template(self, style, show_legal=True):
         """See `GameRules`."""
         (seat,), (card,), acts, legal = number_values(1, 1, 2, self.space.n)
-        player, own = Place("seat", seat, ("0", "1")), Place("card", card, tuple(CARDS))
-        history = [Place("action", act, (*LETTERS, ".")) for act in acts]
+        player, own = PromptPlace("seat", seat, ("0", "1")), PromptPlace("card", card, tuple(CARDS))
+        history = [PromptPlace("action", act, (*LETTERS, ".")) for act in acts]
         if style == TERSE:
             return ("K", player, ":", own, *history, ">")
         return (

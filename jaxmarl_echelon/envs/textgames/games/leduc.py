@@ -12,7 +12,7 @@ from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames.env import TextGame
 from jaxmarl_echelon.envs.textgames.rules import FULL, TERSE, GameRules, one_hot, replace_at, select_at
 from jaxmarl_echelon.envs.textgames.wording import join_values, number_values, offer_options
-from jaxmarl_echelon.language.prompts import Place
+from jaxmarl_echelon.language.prompts import PromptPlace
 
 FOLD, CALL, RAISE = range(3)
 RANKS = "JQK"
@@ -148,10 +148,10 @@ class Leduc(GameRules):
     def template(self, style, show_legal=True):
         """See `GameRules`."""
         (seat,), (card,), (board,), acts, legal = number_values(1, 1, 1, 2 * ACTS, self.space.n)
-        player, own = Place("seat", seat, ("0", "1")), Place("card", card, tuple(RANKS))
+        player, own = PromptPlace("seat", seat, ("0", "1")), PromptPlace("card", card, tuple(RANKS))
         shown, history = (
-            Place("board", board, (*RANKS, ".")),
-            [Place("action", a, tuple(HISTORY)) for a in acts],
+            PromptPlace("board", board, (*RANKS, ".")),
+            [PromptPlace("action", a, tuple(HISTORY)) for a in acts],
         )
         if style == TERSE:
             return ("L", player, ":", own, shown, *history, ">")

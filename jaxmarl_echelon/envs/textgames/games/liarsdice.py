@@ -19,7 +19,7 @@ from jaxmarl_echelon.envs.textgames.wording import (
     spell,
     spell_number,
 )
-from jaxmarl_echelon.language.prompts import Place
+from jaxmarl_echelon.language.prompts import PromptPlace
 
 
 class State(struct.PyTreeNode):
@@ -183,8 +183,8 @@ class LiarsDice(GameRules):
             raise ValueError(f"env.dice={self.dice}: terse prompts need at most 9 dice in play, not {total}")
         parts = number_values(1, self.dice, self.seats, self._longest_round, self.space.n)
         (seat,), dice, left, bids, legal = parts
-        player = Place("seat", seat, tuple(map(str, range(self.seats))))
-        own = [Place("die", die, (*map(str, range(1, self.faces + 1)), ".")) for die in dice]
+        player = PromptPlace("seat", seat, tuple(map(str, range(self.seats))))
+        own = [PromptPlace("die", die, (*map(str, range(1, self.faces + 1)), ".")) for die in dice]
         numbers = [spell_number("left", number, self.dice) for number in left]
         said = [spell("bid", bid, self._bid_texts(style)) for bid in bids]
         if style == TERSE:

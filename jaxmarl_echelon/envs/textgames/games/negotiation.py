@@ -13,7 +13,7 @@ from jaxmarl_echelon.envs.textgames.env import TextGame
 from jaxmarl_echelon.envs.textgames.rules import FULL, TERSE, GameRules, one_hot, select_at
 from jaxmarl_echelon.envs.textgames.wording import join_values, list_options, number_values, spell_number
 from jaxmarl_echelon.language.language import OPEN, Answer
-from jaxmarl_echelon.language.prompts import Place
+from jaxmarl_echelon.language.prompts import PromptPlace
 
 OFFER, YES, NO = range(3)
 BASE = np.array([5, 10, 15, 25, 40], np.int32)
@@ -179,11 +179,11 @@ class Negotiation(GameRules):
     def template(self, style, show_legal=True):
         """See `GameRules`."""
         (seat,), owned, values, offer, (clock,), kinds, gives = number_values(1, 5, 5, 4, 1, 3, 5)
-        player, time = Place("seat", seat, ("0", "1")), spell_number("clock", clock, PLIES)
+        player, time = PromptPlace("seat", seat, ("0", "1")), spell_number("clock", clock, PLIES)
         owned = [spell_number("owned", index, 2 * MOST) for index in owned]
         values = [spell_number("value", index, MOST_VALUE) for index in values]
         symbols = ((".", *"123456789"), (*GOODS, "."))
-        offer = [Place("offer", index, symbols[at % 2]) for at, index in enumerate(offer)]
+        offer = [PromptPlace("offer", index, symbols[at % 2]) for at, index in enumerate(offer)]
         if style == TERSE:
             return ("G", player, ":", *sum(owned + values, ()), *offer, *time, ">")
         lines = zip(GOODS, NAMES, owned, values, strict=True)

@@ -13,7 +13,7 @@ from jaxmarl_echelon.envs.textgames import scripts
 from jaxmarl_echelon.envs.textgames.env import TextGame
 from jaxmarl_echelon.envs.textgames.rules import FULL, TERSE, GameRules, winner_scores
 from jaxmarl_echelon.envs.textgames.wording import join_values, number_values, offer_options, spell_number
-from jaxmarl_echelon.language.prompts import Place
+from jaxmarl_echelon.language.prompts import PromptPlace
 
 MOST = 9  # objects of a pile, so that the number fits one digit of an answer
 
@@ -98,7 +98,7 @@ class Nim(GameRules):
     def template(self, style, show_legal=True):
         """See `GameRules`."""
         (seat,), piles, legal = number_values(1, len(self.piles), self.space.n)
-        player = Place("seat", seat, ("0", "1"))
+        player = PromptPlace("seat", seat, ("0", "1"))
         numbers = [spell_number("pile", pile, MOST) for pile in piles]
         if style == TERSE:
             return ("N", player, ":", *sum(numbers, ()), ">")

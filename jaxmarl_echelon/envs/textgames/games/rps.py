@@ -12,7 +12,7 @@ from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames.env import TextGame
 from jaxmarl_echelon.envs.textgames.rules import FULL, TERSE, GameRules, one_hot
 from jaxmarl_echelon.envs.textgames.wording import join_values, number_values, offer_options, spell_number
-from jaxmarl_echelon.language.prompts import Place
+from jaxmarl_echelon.language.prompts import PromptPlace
 
 PICKS = ("rock", "paper", "scissors")
 LETTERS = "rps"
@@ -129,10 +129,10 @@ class RockPaperScissors(GameRules):
         self._require_digits(style)
         (seat,), points, (rounds,), last, legal = number_values(1, 2, 1, 2, 3)
         most = int(self.rounds * max(self.worth))
-        player = Place("seat", seat, ("0", "1"))
+        player = PromptPlace("seat", seat, ("0", "1"))
         own, other = (spell_number("points", index, most) for index in points)
         played = spell_number("rounds", rounds, self.rounds)
-        picks = [Place("pick", index, (*LETTERS, ".")) for index in last]
+        picks = [PromptPlace("pick", index, (*LETTERS, ".")) for index in last]
         if style == TERSE:
             return ("P", player, ":", *own, *other, *played, *picks, ">")
         worth = ", ".join(f"{value:g} with {pick}" for value, pick in zip(self.worth, PICKS, strict=True))

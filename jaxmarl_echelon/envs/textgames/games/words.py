@@ -17,7 +17,7 @@ from jaxmarl_echelon.envs.textgames.wording import (
     offer_options,
     spell,
 )
-from jaxmarl_echelon.language.prompts import Place
+from jaxmarl_echelon.language.prompts import PromptPlace
 
 BANK = tuple(
     [
@@ -214,11 +214,11 @@ class Words(GameRules):
         """See `GameRules`."""
         sizes = (1, 1, 1, WORDS // 4, WORDS, self.seats, WORDS)
         (seat,), (last,), (secret,), digits, used, out, legal = number_values(*sizes)
-        player = Place("seat", seat, tuple(map(str, range(self.seats))))
+        player = PromptPlace("seat", seat, tuple(map(str, range(self.seats))))
         word, own = spell("last word", last, BANK), spell("secret", secret, (*BANK, FILL * LETTERS))
-        lost = tuple(Place("out", index, ("0", "1")) for index in out)
+        lost = tuple(PromptPlace("out", index, ("0", "1")) for index in out)
         if style == TERSE:
-            hexadecimal = (Place("used", index, tuple("0123456789abcdef")) for index in digits)
+            hexadecimal = (PromptPlace("used", index, tuple("0123456789abcdef")) for index in digits)
             return ("W", player, ":", *word, *own, *hexadecimal, *(lost if self.seats > 2 else ()), ">")
         return (
             f"Word chain of {self.seats} players: a turn says a word of the list that nobody has said and "

@@ -29,7 +29,7 @@ from jaxmarl_echelon.envs.textgames.games import (
     words,
 )
 from jaxmarl_echelon.envs.textgames.rules import FULL, STYLES, TERSE
-from jaxmarl_echelon.language.prompts import BLANK, FILLER, Place
+from jaxmarl_echelon.language.prompts import BLANK, FILLER, PromptPlace
 from jaxmarl_echelon.language.tokenizers import AsciiTokenizer
 
 GAMES = {
@@ -136,7 +136,7 @@ def test_prompts_decode_to_their_pieces_with_every_value_in_range(name):
     found = explored(name)
     for style in STYLES:
         pieces, language = GAMES[name].template(style), face(name, style).language
-        for place in (piece for piece in pieces if isinstance(piece, Place)):
+        for place in (piece for piece in pieces if isinstance(piece, PromptPlace)):
             chosen = found["values"][..., place.value]
             assert chosen.min() >= 0 and chosen.max() < len(place.symbols), place.name
         for state in range(0, STATES, 97):
@@ -149,7 +149,7 @@ def test_prompts_decode_to_their_pieces_with_every_value_in_range(name):
 
 def written(piece, values):
     """The text of a piece; blanks are as long as the other symbols."""
-    if not isinstance(piece, Place):
+    if not isinstance(piece, PromptPlace):
         return piece
     symbol = piece.symbols[values[piece.value]]
     return FILLER * max(map(len, piece.symbols)) if symbol == BLANK else symbol
