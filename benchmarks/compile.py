@@ -12,6 +12,7 @@ printed: this checkout's over the other's.
 
 import argparse
 import collections
+import contextlib
 import importlib.util
 import json
 import os
@@ -106,6 +107,15 @@ def functions(text: str, roots: tuple[str, ...]) -> tuple[dict[str, int], dict[s
     return dict(own), dict(total)
 
 
+def tracing_for(options: dict | None) -> contextlib.AbstractContextManager:
+    """The context in which a run traces a program that it compiles with these options."""
+    if not options or not importlib.util.find_spec("algos.optim.small_batches"):
+        return contextlib.nullcontext()
+    small_batches = importlib.import_module("algos.optim.small_batches")
+    # Older checkouts have no such context.
+    return getattr(small_batches, "traced_for_options", contextlib.nullcontext)()
+
+
 def lowered_part(
     fn: Callable, arguments: tuple, roots: tuple[str, ...], options: dict | None, donate: bool, compiles: bool
 ) -> dict:
@@ -114,7 +124,7 @@ def lowered_part(
 
     seconds: dict[str, Seconds] = {}
     jitted = jax.jit(fn, donate_argnums=0) if donate else jax.jit(fn)
-    with clock(seconds, "tracing"):
+    with clock(seconds, "tracing"), tracing_for(options):
         traced = jitted.trace(*arguments)
     with clock(seconds, "lowering"):
         lowered = traced.lower()
@@ -163,7 +173,7 @@ def measure(overrides: list[str], compiles: bool) -> dict:
     state = jax.eval_shape(start, key, *world)
     options, quick = program.compiler_options, None
     if importlib.util.find_spec("algos.compiler"):
-        quick = importlib.import_module("algos.compiler").quick()
+        quick = importlib.import_module("algos.compiler").quick_compile_options()
     return {
         "init": lowered_part(start, (key, *world), roots, quick, False, compiles),
         "update": lowered_part(chunk, (state, *world), roots, options, True, compiles),

@@ -139,7 +139,7 @@ def test_teachers_and_frozen_policies_are_files_too(tmp_path, monkeypatch, capsy
         env=SimpleNamespace(files={}, spec=SimpleNamespace(roles=[SimpleNamespace(name="red")])),
         controllers={"red": "learner", "blue": "frozen:rival@red"},
         pool=SimpleNamespace(fixed=("random", "frozen:fixed")),
-        algos={"red": SimpleNamespace(teacher="teacher")},
+        algos={"red": SimpleNamespace(files={}, teacher="teacher")},
     )
     read = input_files.hash_input_files(config)
     assert set(read) == {str(tmp_path / name) for name in ("teacher", "rival", "fixed")}

@@ -101,7 +101,7 @@ def test_a_threshold_that_a_mode_does_not_use_is_not_refused(tmp_path):
 
 
 def test_an_unknown_mode_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="mode='rwa'; must be trinary, scale, raw"):
+    with pytest.raises(ValueError, match="mode=rwa; must be trinary, scale, raw"):
         read_map(write_mode(tmp_path, GREY, "rwa"))
 
 
@@ -126,7 +126,7 @@ def test_spawn_points_come_from_the_annotations(tmp_path):
     [
         ({"resolution": 0}, "resolution=0.0"),
         ({"resolution": -0.05}, "resolution=-0.05"),
-        ({"resolution": "fine"}, "resolution='fine'"),
+        ({"resolution": "fine"}, "resolution=fine"),
         ({"origin": [0, 0]}, "three finite numbers"),
         ({"origin": [0, float("nan"), 0]}, "three finite numbers"),
         ({"origin": "here"}, "three finite numbers"),
@@ -137,7 +137,7 @@ def test_spawn_points_come_from_the_annotations(tmp_path):
         ({"negate": 2}, "negate=2"),
         ({"free_thresh": 1.7}, "free_thresh=1.7"),
         ({"occupied_thresh": -0.1, "free_thresh": -0.2}, "occupied_thresh=-0.1; must lie in [0, 1]"),
-        ({"occupied_thresh": "x"}, "occupied_thresh='x'"),
+        ({"occupied_thresh": "x"}, "occupied_thresh=x"),
         ({"annotations": {"spawn_points": [{"name": "a"}]}}, "spawn_points"),
         ({"annotations": {"spawn_points": [{"name": "a", "pose": [1, 2]}]}}, "'a'"),
     ],

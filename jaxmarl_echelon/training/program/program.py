@@ -253,11 +253,10 @@ def make_train_function(config: RunConfig) -> Callable:
     """Returns the whole run as one pure function `(key, world=None) -> (RunState, Report [updates])`.
 
     For notebooks and `jax.vmap` over seeds; the command line runs the same update in chunks. Pass a large
-    world, the function's attribute `world`, as an argument: otherwise its arrays are constants of the compiled
-    code. Base models of more than `LARGE_WORLD` bytes must be passed.
+    world, the function's attribute `world`, as an argument: otherwise its arrays are constants of the
+    compiled code. Base models of more than `LARGE_WORLD` bytes must be passed.
     """
     program = make_program(config)
-
     size = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(program.world.agents))
 
     def train(key, world=None):

@@ -86,7 +86,7 @@ def test_interrupts_are_not_swallowed(tmp_path):
 
 
 def test_unknown_namespaces_name_the_known_ones():
-    with pytest.raises(ValueError, match=r"namespace='trian': must be one of train, .*events"):
+    with pytest.raises(ValueError, match=r"namespace=trian: must be one of train, .*events"):
         Tracker({}).log("trian", 0, {})
     assert {"train", "eval", "eval_agg", "curriculum", "losses", "time", "pool", "events"} <= set(NAMESPACES)
 

@@ -63,9 +63,7 @@ def test_a_resumed_run_keeps_its_identity(tmp_path, no_network):
 
 
 def test_unknown_modes_are_refused_before_anything_is_written():
-    with pytest.raises(
-        ValueError, match=r"tracking.sinks.wandb.mode='onlin': must be one of offline, online"
-    ):
+    with pytest.raises(ValueError, match=r"tracking.sinks.wandb.mode=onlin: must be one of offline, online"):
         WandbSink(mode="onlin")
 
 

@@ -94,7 +94,7 @@ def test_an_update_draws_opponents_by_no_key_of_its_rollout_or_its_learners(monk
     seat = SimpleNamespace(owner=role, pool=SimpleNamespace(pinned=()))
     env = SimpleNamespace(spec=SimpleNamespace(turns=0))
     collector = SimpleNamespace(agents={role: agent}, env=env, seat=seat, learning=lambda when: {})
-    collected = SimpleNamespace(metrics={}, flow=SimpleNamespace(finished=None))
+    collected = SimpleNamespace(metrics={}, rollouts={}, flow=SimpleNamespace(finished=None))
     monkeypatch.setattr(
         program.rollout, "collect_rollout", lambda _, run, key, draw: (run, note(key) and collected)
     )
