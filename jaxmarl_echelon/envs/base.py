@@ -72,6 +72,8 @@ class EnvSpec:
         who won.
       constant_sum: whether the scores of all agents of a game have a constant sum, so that their mean
         carries no information about a policy that plays all seats.
+      won_by_invalid: name of the per-agent result that counts wins by another's invalid action; None where
+        actions cannot be invalid.
     """
 
     name: str
@@ -86,6 +88,7 @@ class EnvSpec:
     hidden: bool = False
     stakes: float = 0.0
     constant_sum: bool = False
+    won_by_invalid: str | None = None
 
     def role(self, name: str) -> Role:
         """Returns the role called `name`; raises KeyError with the known names otherwise."""

@@ -43,12 +43,15 @@ class TransformSettings:
       whole_games: in turn games, whether all games begin with a rollout: games still running at its end are
         truncated, and games that may be longer than a rollout are rejected. If False, the decisions of a game
         in a rollout before the one in which it ends are not trained on.
+      filter_opponent_invalid: in turn games, whether the decisions of seats that won by another's invalid
+        action are not trained on, nor part of the moving averages.
     """
 
     final: tuple = ()
     step: tuple = ()
     sampling: tuple = ()
     whole_games: bool = False
+    filter_opponent_invalid: bool = False
 
     def __post_init__(self):
         for stage in STAGES:
@@ -58,8 +61,11 @@ class TransformSettings:
             object.__setattr__(self, stage, tuple(chosen))
             for one in self.stage(stage):
                 one.build()
-        if not isinstance(self.whole_games, bool):
-            raise ValueError(f"transforms.whole_games={self.whole_games}: must be true or false")
+        for name in ("whole_games", "filter_opponent_invalid"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"transforms.{name}={getattr(self, name)}: must be true or false")
+        if self.filter_opponent_invalid and not self:
+            raise ValueError("transforms.filter_opponent_invalid=true: needs a transform")
 
     def __bool__(self) -> bool:
         """Whether any transform is configured."""
@@ -117,12 +123,14 @@ class TrajectoryInfo(NamedTuple):
       score: float32 in [0, 1]: the role's score, or in turn games the share of the other seats beaten by this
         seat; a draw counts 1/2. Read only at the ends of trajectories.
       over: bool; the trajectory ended with this row for any reason; None uses `Rollout.boundary`.
+      won_by_invalid: bool; the seat won with this row by another's invalid action; None if no action is.
     """
 
     seat: jax.Array
     ended: jax.Array
     score: jax.Array
     over: jax.Array | None = None
+    won_by_invalid: jax.Array | None = None
 
 
 class TransformState(struct.PyTreeNode):
@@ -164,13 +172,17 @@ def make_advantage_transforms(settings: TransformSettings, seats: int) -> Advant
 
     def apply(state, rollout, story):
         running, total = sum_per_trajectory(state.running.reshape(rollout.reward.shape[1:]), rollout)
-        after = {}
+        after, over = {}, rollout.boundary if story.over is None else story.over
+        learnt, counted = rollout.alive, story.ended
+        if settings.filter_opponent_invalid and story.won_by_invalid is not None:
+            given = story.won_by_invalid.astype(jnp.float32)
+            given, _, _ = broadcast_to_decisions(given, rollout.alive, story.ended, over)
+            learnt, counted = learnt & (given == 0), counted & ~story.won_by_invalid
         after["final"], final = stages["final"].apply(
-            state.stages["final"], total, RewardContext(story.ended, seat=story.seat, score=story.score)
+            state.stages["final"], total, RewardContext(counted, seat=story.seat, score=story.score)
         )
-        over = rollout.boundary if story.over is None else story.over
         reward, known, to_come = broadcast_to_decisions(final, rollout.alive, story.ended, over)
-        learnt = rollout.alive & known
+        learnt &= known
         formed, legal = answer_verdicts(rollout)
         context = RewardContext(learnt, seat=story.seat, well_formed=formed, invalid=~legal, to_come=to_come)
         after["step"], reward = stages["step"].apply(state.stages["step"], reward, context)

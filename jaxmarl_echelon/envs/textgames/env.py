@@ -113,6 +113,7 @@ class TextGame(Environment):
             stakes=rules.stakes,
             # Points follow from ranks, or from scores with sum 0.
             constant_sum=True,
+            won_by_invalid=None if language is None else WON_BY_INVALID,
         )
         self.viewer = GameViewer(rules, self.observe, language)
 

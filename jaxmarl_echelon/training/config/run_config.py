@@ -187,6 +187,11 @@ class RunConfig:
         plies, limit = self.horizon * self.env.spec.turns, self.env.spec.episode_limit
         if self.transforms.whole_games and not self.env.spec.turns:
             raise ValueError(f"transforms.whole_games=true: {self.env.spec.name} is not turn-based")
+        if self.transforms.filter_opponent_invalid and self.env.spec.won_by_invalid is None:
+            raise ValueError(
+                f"transforms.filter_opponent_invalid=true: no action of {self.env.spec.name} is invalid; "
+                "needs a language policy (algo.face=text)"
+            )
         if self.transforms.whole_games and limit > plies:
             least = -(-limit // (self.env.spec.turns * self.segments))
             raise ValueError(

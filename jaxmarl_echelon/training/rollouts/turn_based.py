@@ -37,12 +37,15 @@ class PlyOutcome(NamedTuple):
       broken: `[E]` bool; the game was discarded.
       score: `[E, N]` fraction of the other seats that each phase agent's seat has beaten where the game
         ended; None if not requested.
+      won_by_invalid: `[E, N]` 1 where the game ended by another seat's invalid action and each phase agent's
+        seat won, else 0; None if not requested or if no action is invalid.
     """
 
     reward: jax.Array
     ended: jax.Array
     broken: jax.Array
     score: jax.Array | None = None
+    won_by_invalid: jax.Array | None = None
 
 
 class DecisionOutcome(NamedTuple):
@@ -54,12 +57,15 @@ class DecisionOutcome(NamedTuple):
       broken: bool; its game was discarded.
       score: fraction of the other seats that its seat has beaten where its game ended; None if not
         requested.
+      won_by_invalid: bool; its seat won by another's invalid action; None if not requested or if no action
+        is invalid.
     """
 
     reward: jax.Array
     ended: jax.Array
     broken: jax.Array
     score: jax.Array | None = None
+    won_by_invalid: jax.Array | None = None
 
 
 class SeatPolicy(NamedTuple):
@@ -204,7 +210,8 @@ def collect_turn_based(
     paid = jax.tree.map(lambda x: table.pick(x)[..., None], accumulate_outcomes(told))
     seat = record.pop("seat", None)
     rollout = assemble_rollout(record, paid, carries)
-    stories = {name: TrajectoryInfo(seat, paid.ended, paid.score) for name in collector.credits}
+    story = TrajectoryInfo(seat, paid.ended, paid.score, won_by_invalid=paid.won_by_invalid)
+    stories = dict.fromkeys(collector.credits, story)
     return run, CollectedRollout({role.name: rollout}, {}, flow, quarantined, stories)
 
 
@@ -232,19 +239,25 @@ def ply_outcome(
       transition: the ply.
       length: `[E]` plies of each game before it.
       phase: int32, the phase agent that decided.
-      scored: whether to compute the scores of ended games.
+      scored: whether to compute the scores of ended games, and who won by an invalid action.
     """
     (role,), turns = spec.roles, spec.turns
     # Phase agent q has the seat (q - first) mod N, and the game began in the phase (phase - length) mod N.
     seats = (jnp.arange(turns) - phase + length[:, None]) % turns
     ended = jnp.all(transition.time.terminated[role.name], axis=1)
-    points = spec.beaten(transition.finished.results) if scored else None
+    results = transition.finished.results
+
+    def by_phase(values):
+        return jnp.take_along_axis(values, seats, axis=1)
+
+    invalid = spec.won_by_invalid if scored else None
     return PlyOutcome(
-        reward=jnp.take_along_axis(transition.time.reward[role.name], seats, axis=1),
+        reward=by_phase(transition.time.reward[role.name]),
         ended=ended,
         # Discarded for other reasons than its end: a value that is not finite, or a change of opponent.
         broken=transition.reset_next & ~ended,
-        score=None if points is None else jnp.take_along_axis(points, seats, axis=1),
+        score=by_phase(spec.beaten(results)) if scored else None,
+        won_by_invalid=None if invalid is None else by_phase(results[invalid]),
     )
 
 
@@ -252,16 +265,20 @@ def accumulate_outcomes(told: PlyOutcome) -> DecisionOutcome:
     """Accumulates the outcomes of the plies `[T * N, E]` of T super-steps, from each decision to the next."""
     turns = told.reward.shape[-1]
     everyone = [jnp.broadcast_to(x[..., None], told.reward.shape) for x in (told.ended, told.broken)]
-    total = score = jnp.zeros_like(select_own_plies(told.reward, 0))
+    total = jnp.zeros_like(select_own_plies(told.reward, 0))
+    ends = {"score": told.score, "won_by_invalid": told.won_by_invalid}
+    ends = {name: (x, jnp.zeros_like(total)) for name, x in ends.items() if x is not None}
     ended = broken = jnp.zeros(total.shape, bool)
     for ahead in range(turns):
         running = ~(ended | broken)
         now_ended, now_broken = (select_own_plies(x, ahead) for x in everyone)
         total = total + jnp.where(running, select_own_plies(told.reward, ahead), 0.0)
-        if told.score is not None:
-            score = jnp.where(running & now_ended, select_own_plies(told.score, ahead), score)
+        for name, (x, found) in ends.items():
+            ends[name] = x, jnp.where(running & now_ended, select_own_plies(x, ahead), found)
         ended, broken = ended | (running & now_ended), broken | (running & now_broken)
-    return DecisionOutcome(total, ended, broken, None if told.score is None else score)
+    found = {name: value for name, (_, value) in ends.items()}
+    won = found.get("won_by_invalid")
+    return DecisionOutcome(total, ended, broken, found.get("score"), None if won is None else won > 0)
 
 
 def select_own_plies(x: jax.Array, ahead: int) -> jax.Array:

@@ -50,6 +50,26 @@ def test_final_rewards_reach_all_decisions_of_a_trajectory():
     np.testing.assert_allclose(state.running, [5.0])
 
 
+def test_a_win_by_the_others_invalid_answer_can_be_left_out():
+    """Two games of one seat; the first was won by an invalid answer, the second by play."""
+    ended = (np.arange(4) % 2 == 1)[:, None, None]
+    alive = np.ones((4, 1, 1), bool)
+    rollout = experience(np.float32([0, 1, 0, 1])[:, None, None], ended, ended, alive)
+    given = (np.arange(4) == 1)[:, None, None]
+    story = TrajectoryInfo(np.zeros((4, 1, 1), np.int32), ended, ended, won_by_invalid=given)
+
+    def learnt(**settings):
+        credit = make_advantage_transforms(TransformSettings(final=[BASELINE], **settings), seats=2)
+        state, found = jax.device_get(jax.jit(credit.apply)(credit.init(1), rollout, story))
+        return found.alive[:, 0, 0].tolist(), state.stages["final"][0][0, 0]
+
+    kept, average = learnt()
+    assert kept == [True] * 4
+    left, average_of_left = learnt(filter_opponent_invalid=True)
+    assert left == [False, False, True, True]
+    assert 0 < average_of_left < average
+
+
 def experience(reward, ended, over, alive) -> Rollout:
     return Rollout(
         obs=None,
@@ -189,6 +209,8 @@ WRONG = [
     ({"final": [{"name": "RoleAdvantage", "seats": 3}]}, "transforms.final.RoleAdvantage.seats=3: unknown"),
     ({"sampling": [{"name": "Normalize", "z": 2}]}, "transforms.sampling.Normalize.z=2: must be true or fal"),
     ({"whole_games": "yes"}, "transforms.whole_games=yes: must be true or false"),
+    ({"filter_opponent_invalid": True}, "transforms.filter_opponent_invalid=true: needs a transform"),
+    ({"filter_opponent_invalid": 1}, "transforms.filter_opponent_invalid=1: must be true or false"),
 ]
 
 
@@ -203,6 +225,9 @@ def test_transforms_that_do_not_fit_the_run_are_rejected():
     run = {"total_env_steps": 100, "num_envs": 8, "transforms": TransformSettings(final=["WinDrawLoss"])}
     with pytest.raises(ValueError, match="^algo=sac: blue learns from a replay; reward transforms"):
         RunConfig(Duel(), SACConfig(), constant_curriculum, **run)
+    left = run | {"transforms": TransformSettings(final=["WinDrawLoss"], filter_opponent_invalid=True)}
+    with pytest.raises(ValueError, match="^transforms.filter_opponent_invalid=true: no action of tic"):
+        RunConfig(tictactoe.make(), ALGO, constant_curriculum, **left)
     whole = run | {"transforms": TransformSettings(whole_games=True)}
     with pytest.raises(ValueError, match="^transforms.whole_games=true: duel is not turn-based"):
         RunConfig(Duel(), ALGO, constant_curriculum, **whole)

@@ -239,6 +239,7 @@ KINDS = {
         "algo.answer=free",
         "algo.max_tokens=4",
         "transforms=original",
+        "transforms.filter_opponent_invalid=true",
     ),
 }
 

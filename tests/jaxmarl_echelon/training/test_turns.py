@@ -196,6 +196,23 @@ def test_the_loser_gets_its_reward_for_its_last_move():
     np.testing.assert_allclose(advantage[:2, 1, 0], [-0.592, -0.6], atol=1e-5)
 
 
+def test_an_invalid_answer_is_won_by_the_other_seats_last_decision():
+    """Plies A B A B, A offends on the third: B's only decision won by it, A's two did not."""
+    ended = np.zeros((6, 1), bool)
+    ended[2] = True
+    given = np.zeros((6, 1, 2), np.float32)
+    given[2] = [[0.0, 1.0]]
+    nothing = jnp.zeros((6, 1, 2))
+    told = turn_based.PlyOutcome(
+        nothing, jnp.asarray(ended), jnp.zeros((6, 1), bool), nothing, jnp.asarray(given)
+    )
+    paid = turn_based.accumulate_outcomes(told)
+    np.testing.assert_array_equal(paid.ended[:, :, 0], [[False, True], [True, False], [False, False]])
+    np.testing.assert_array_equal(
+        paid.won_by_invalid[:, :, 0], [[False, True], [False, False], [False, False]]
+    )
+
+
 @pytest.mark.parametrize(
     ("algo", "changes", "message"),
     [
