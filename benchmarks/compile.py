@@ -12,7 +12,6 @@ printed: this checkout's over the other's.
 
 import argparse
 import collections
-import contextlib
 import importlib.util
 import json
 import os
@@ -23,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -107,13 +106,13 @@ def functions(text: str, roots: tuple[str, ...]) -> tuple[dict[str, int], dict[s
     return dict(own), dict(total)
 
 
-def tracing_for(options: dict | None) -> contextlib.AbstractContextManager:
+def tracing_for(options: dict | None) -> AbstractContextManager:
     """The context in which a run traces a program that it compiles with these options."""
     if not options or not importlib.util.find_spec("algos.optim.small_batches"):
-        return contextlib.nullcontext()
+        return nullcontext()
     small_batches = importlib.import_module("algos.optim.small_batches")
     # Older checkouts have no such context.
-    return getattr(small_batches, "traced_for_options", contextlib.nullcontext)()
+    return getattr(small_batches, "traced_for_options", nullcontext)()
 
 
 def lowered_part(

@@ -12,7 +12,7 @@ from algos.checks import require_given
 from algos.language import answering
 from algos.language.adapters import init_adapters
 from algos.language.answering import AnswerMode
-from algos.language.buffer import AnswerBuffer, add_answers, init_buffer, standardize_advantages, take_batch
+from algos.language.buffer import AnswerBuffer, add_answers, init_buffer, take_batch
 from algos.language.constrained import answer_probabilities
 from algos.language.generated import Generated
 from algos.language.learning import learn_from_answers
@@ -21,7 +21,8 @@ from algos.language.reading import Reader, bind_reader
 from algos.language.sampling import SamplingSettings
 from algos.language.state import AnswerRows, LanguageParams, LanguageState, LinearValue
 from algos.language.task import AnswerTask, Base
-from algos.on_policy.returns import gae
+from algos.nets.normalize import standardize
+from algos.on_policy.returns import gae_of_rollout
 from algos.on_policy.traced_settings import apply_schedules
 from algos.optim.optimizers import Optimizer, make_optimizer
 from algos.types import Agent, Metrics, PyTree, Rollout
@@ -230,7 +231,8 @@ def exchange_answers(config: Any, state: LanguageState, key: jax.Array, rows: An
     drawn = rows.alive.sum(dtype=jnp.float32)
     ages, drawn = collectives.sum_over_shards((jnp.where(drawn > 0, age * drawn, 0.0), drawn))
     age = jnp.where(drawn > 0, ages / jnp.maximum(drawn, 1.0), jnp.nan)
-    rows = standardize_advantages(rows) if config.buffer.normalize else rows
+    if config.buffer.normalize:
+        rows = rows.replace(advantage=standardize(rows.advantage, rows.alive))
     waiting = {"buffer_answers": collectives.sum_over_shards(filled), "buffer_age": age}
     return state.replace(buffer=buffer), rows, waiting
 
@@ -261,20 +263,7 @@ def answer_rows(task: AnswerTask, state: LanguageState, rollout: Rollout, hyper)
     """Flattens a rollout to rows of answers, with its transformed rewards or the critic's advantages."""
     alive, advantage, target = rollout.alive, rollout.advantage, None
     if state.params.value is not None:
-        estimate, target = gae(
-            rollout.reward,
-            rollout.extras["value"],
-            require_given("last_value", rollout.last_value),
-            rollout.discount,
-            rollout.boundary,
-            require_given("bootstrap", rollout.bootstrap),
-            hyper["gamma"],
-            hyper["gae_lambda"],
-            alive=alive,
-            skip=rollout.skip,
-            last_skip=rollout.last_skip,
-            out=rollout.out,
-        )
+        estimate, target = gae_of_rollout(rollout, rollout.reward, hyper["gamma"], hyper["gae_lambda"])
         advantage = estimate if advantage is None else advantage
     allowed = task.legal_answers(require_given("mask", rollout.mask))
     said = rollout.extras
@@ -293,6 +282,6 @@ def answer_rows(task: AnswerTask, state: LanguageState, rollout: Rollout, hyper)
 
 
 def used_places(rollout: Rollout, width: int) -> jax.Array:
-    """Share of the computed places of answers that hold a token which was chosen by a seat that decided."""
+    """Share of the computed places of answers that hold a token that was chosen and is learnt from."""
     used = jnp.where(rollout.alive, rollout.extras["chosen"].sum(-1), 0).sum(dtype=jnp.float32)
     return collectives.mean_over_shards(used / (rollout.alive.size * width))

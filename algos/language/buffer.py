@@ -95,11 +95,3 @@ def draw_rows(key: jax.Array, alive: jax.Array, number: int) -> jax.Array:
     """Draws indices `[number]` of different rows, those that are alive first and in random order."""
     luck = jax.random.uniform(key, alive.shape)
     return jnp.argsort(jnp.where(alive, luck, luck + 1.0))[:number]
-
-
-def standardize_advantages(rows: AnswerRows) -> AnswerRows:
-    """Returns rows whose advantages have mean 0 and standard deviation 1 over those that are alive."""
-    number = jnp.maximum(rows.alive.sum(), 1)
-    mean = jnp.where(rows.alive, rows.advantage, 0.0).sum() / number
-    square = jnp.where(rows.alive, jnp.square(rows.advantage - mean), 0.0).sum() / number
-    return rows.replace(advantage=(rows.advantage - mean) / (jnp.sqrt(square) + 1e-8))

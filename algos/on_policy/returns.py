@@ -8,6 +8,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from algos.checks import require_given
+from algos.types import Rollout
+
 
 def accumulate_by_scan(delta: jax.Array, decay: jax.Array) -> jax.Array:
     """Solves `A_t = delta_t + decay_t * A_{t+1}`, with 0 after the last row, in one reverse pass.
@@ -169,6 +172,32 @@ def _spans(reward, value, last_value, discount, boundary, bootstrap, skip, out, 
     start = jnp.zeros_like(last_value), gamma * last_value, gamma * jnp.ones_like(last_value), last_skip
     rows = reward, value, discount, boundary, bootstrap, skip, out
     return jax.lax.scan(step, start, rows, reverse=True)[1]
+
+
+def gae_of_rollout(
+    rollout: Rollout, reward: jax.Array, gamma: jax.Array | float, lambda_: jax.Array | float
+) -> tuple[jax.Array, jax.Array]:
+    """Returns `(advantage, target)` of a rollout of a learner with a critic, both `[T, E, A]`; see `gae`.
+
+    Args:
+      rollout: the rollout, with the values in its extras.
+      reward: `[T, E, A]` its rewards, in the units of the values.
+      gamma, lambda_: as for `gae`.
+    """
+    return gae(
+        reward,
+        rollout.extras["value"],
+        require_given("last_value", rollout.last_value),
+        rollout.discount,
+        rollout.boundary,
+        require_given("bootstrap", rollout.bootstrap),
+        gamma,
+        lambda_,
+        alive=rollout.alive,
+        skip=rollout.skip,
+        last_skip=rollout.last_skip,
+        out=rollout.out,
+    )
 
 
 def gae(

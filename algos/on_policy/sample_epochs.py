@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from algos import collectives
-from algos.checks import require_given, require_minibatches
+from algos.checks import require_minibatches
 from algos.masks import expand_mask
 from algos.nets.actor_critic import PolicyFunctions, with_observation_decoder
 from algos.nets.normalize import scale_reward, standardize
@@ -15,7 +15,7 @@ from algos.nets.observations import Entities, compress_observations
 from algos.on_policy.losses import acting_weights, clipped_loss
 from algos.on_policy.minibatches import MinibatchCarry, run_minibatch_epoch, sum_alive
 from algos.on_policy.ppo_settings import PPOSettings
-from algos.on_policy.returns import gae
+from algos.on_policy.returns import gae_of_rollout
 from algos.on_policy.settings import OnPolicySettings, OnPolicyState
 from algos.optim.optimizers import Optimizer
 from algos.types import Asymmetric, Hyper, Metrics, PyTree, Rollout
@@ -54,20 +54,8 @@ def samples_from_rollout(
     Rows that are not learnt from are replaced by zeros, before any arithmetic of the losses.
     """
     alive, valued = rollout.alive, rollout.has_value_target
-    advantage, target = gae(
-        learning_rewards(state, rollout, hyper),
-        rollout.extras["value"],
-        require_given("last_value", rollout.last_value),
-        rollout.discount,
-        rollout.boundary,
-        require_given("bootstrap", rollout.bootstrap),
-        hyper["gamma"],
-        hyper["gae_lambda"],
-        alive=alive,
-        skip=rollout.skip,
-        last_skip=rollout.last_skip,
-        out=rollout.out,
-    )
+    reward = learning_rewards(state, rollout, hyper)
+    advantage, target = gae_of_rollout(rollout, reward, hyper["gamma"], hyper["gae_lambda"])
     advantage = advantage if rollout.advantage is None else rollout.advantage
     if config.normalize_advantage == "batch":
         advantage = standardize(advantage, alive)

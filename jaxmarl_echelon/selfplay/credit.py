@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from algos.checks import require_switch
 from algos.types import PyTree, Rollout
 from jaxmarl_echelon.selfplay.rewards import (
     FINAL_TRANSFORMS,
@@ -62,8 +63,7 @@ class TransformSettings:
             for one in self.stage(stage):
                 one.build()
         for name in ("whole_games", "filter_opponent_invalid"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"transforms.{name}={getattr(self, name)}: must be true or false")
+            require_switch(f"transforms.{name}", getattr(self, name))
         if self.filter_opponent_invalid and not self:
             raise ValueError("transforms.filter_opponent_invalid=true: needs a transform")
 

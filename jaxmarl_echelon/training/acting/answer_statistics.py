@@ -14,6 +14,7 @@ TOKENS = "train/tokens"
 def answer_metrics(rollouts: Mapping[str, Rollout]) -> dict[str, jax.Array]:
     """Computes shares of formed and of illegal answers, and tokens per prompt and answer.
 
+    Tokens of an answer are those that were chosen among several; forced ones are not computed.
     Means are over the decisions of all learners that read prompts; NaN without any. `train/tokens` counts the
     tokens that were read and written for them. Empty without such a learner.
     """

@@ -70,7 +70,7 @@ _MADE: dict[tuple, Base] = {}
 def _made_base(algo: LanguageSettings, env: Environment, name: str) -> Base:
     """Makes a base, once per process."""
     language = env.language[name]
-    key = algo.base, algo.fresh, algo.warm if algo.base == WARM else None, algo.compute_dtype, id(language)
+    key = algo.base, algo.fresh, algo.warm if algo.base == WARM else None, algo.compute_dtype, language
     if key not in _MADE:
         settings = fresh_architecture(algo.fresh, language)
         parameters = init_decoder(jax.random.key(0), settings)
@@ -104,7 +104,9 @@ def fresh_architecture(fresh: FreshSettings, language: Language) -> DecoderSetti
 
 
 def store_bases(config: RunConfig, resolved: dict[str, Any], folder: Path) -> None:
-    """Writes the bases that a run has made into its folder, and their paths into its configuration.
+    """Writes bases into a run's folder, and their paths there into its configuration.
+
+    Bases that the run has made are written, and those of folders of less than `COPIED` bytes are copied.
 
     Args:
       config: the run.
@@ -112,13 +114,16 @@ def store_bases(config: RunConfig, resolved: dict[str, Any], folder: Path) -> No
       folder: the run's folder.
     """
     for name, algo in config.algos.items():
-        if not isinstance(algo, LanguageSettings) or algo.base not in MADE:
+        if not isinstance(algo, LanguageSettings):
             continue
-        base, place = load_base(config, name), folder / FOLDER
+        base, place = load_base(config, name), (folder / FOLDER).resolve()
+        if algo.base not in MADE:
+            if base.bytes < COPIED:
+                input_files.copy_folder(resolved, base.folder, place)
+            continue
         if not (place / "config.json").exists():
             parameters = jax.tree.map(lambda x: np.asarray(x, np.float32), base.parameters)
             save_model(place, base.settings, parameters, config.env.language[name].tokenizer)
-        place = place.resolve()
         resolved[input_files.KEY] |= input_files.digest_folder(place)
         for node in _nodes_with_base(resolved, algo.base):
             node["base"] = str(place)

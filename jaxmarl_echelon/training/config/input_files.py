@@ -13,6 +13,7 @@ current folder, if these have the same contents: a project can be moved as a who
 
 import hashlib
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -60,6 +61,23 @@ def hash_input_files(config: RunConfig, *, learning: bool = True) -> Files:
 def digest_folder(folder: Path) -> Files:
     """Returns the digests of all files of a folder, by its absolute path."""
     return {os.path.abspath(folder): _digests(str(folder), sorted(folder.glob("*.*")))}
+
+
+def copy_folder(resolved: dict[str, Any], name: str, place: Path) -> None:
+    """Copies the files of a folder that a configuration names, and names the copy instead.
+
+    Args:
+      resolved: the configuration as plain data with absolute paths, changed in place.
+      name: absolute path of the folder.
+      place: of the copy, absolute.
+    """
+    if not place.exists():
+        place.mkdir(parents=True)
+        for path in Path(name).glob("*.*"):
+            shutil.copyfile(path, place / path.name)
+    resolved |= _renamed(resolved, lambda known: str(place) if known == name else known)
+    files = {known: digests for known, digests in resolved[KEY].items() if known != name}
+    resolved[KEY] = files | digest_folder(place)
 
 
 def split_role(path: str, roles: Iterable[str]) -> tuple[str, str | None]:

@@ -1,5 +1,6 @@
 """Supervised training of a new base model on answers of random legal play."""
 
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -19,9 +20,8 @@ def train_on_legal_play(
 ) -> PyTree:
     """Trains a base to answer as random legal play does, and returns its parameters.
 
-    The loss is the next token's, on answers and the token that ends them alone. Games are played from their
-    beginning by uniformly random legal answers, and each is left at a ply that is drawn uniformly from its
-    own, so that late positions are as frequent as early ones.
+    The loss is the next token's, on answers and the token that ends them alone; `make_example_sampler` draws
+    the decisions.
 
     Args:
       env: a turn-based game with prompts.
@@ -29,39 +29,12 @@ def train_on_legal_play(
       settings, parameters: the new base.
       warm: steps, learning rate and batch.
     """
-    task = make_answer_task(env.language[role])
+    draw_example = make_example_sampler(env, role)
+    task, optimizer = make_answer_task(env.language[role]), make_adam()
     sequences = jnp.asarray(
         [tuple(task.trie.prefix) + tuple(row) for row in task.trie.tokens.tolist()], jnp.int32
     )
     lengths = jnp.asarray(task.trie.lengths) + len(task.trie.prefix)
-    params, optimizer = env.default_params(), make_adam()
-    plies = env.spec.episode_limit
-
-    def draw_example(key):
-        """Prompt and answer of a random decision."""
-        key_reset, key_play, key_ply = jax.random.split(key, 3)
-        state, time = env.reset(key_reset, params)
-
-        def play(carry, key):
-            state, time, over = carry
-            key_answer, key_step = jax.random.split(key)
-            seat = jnp.argmax(time.alive[role])
-            mask = time.action_mask[role][seat]
-            legal = task.legal_answers(mask)
-            answer = jax.random.categorical(key_answer, jnp.where(legal, 0.0, -jnp.inf))
-            action = task.complete_action(answer, mask)
-            own = action if env.spec.role(role).action.mask_size and task.actions.shape[1] > 1 else action[0]
-            every = jnp.broadcast_to(own, (env.spec.turns, *own.shape))
-            row = time.obs[role][seat], answer, time.alive[role].any() & ~over
-            after, seen = env.step(key_step, state, {role: every}, params)
-            over = over | seen.over
-            return (after, seen, over), row
-
-        _, rows = lax.scan(play, (state, time, jnp.bool_(False)), jax.random.split(key_play, plies))
-        decided = rows[2]
-        chance = jnp.where(decided, 0.0, -jnp.inf)
-        place = jax.random.categorical(key_ply, chance)
-        return rows[0][place], rows[1][place]
 
     def loss(parameters, prompts, answers):
         said, length = sequences[answers], lengths[answers]
@@ -88,3 +61,46 @@ def train_on_legal_play(
     keys = jax.random.split(jax.random.key(1), warm.steps)
     parameters = jax.tree.map(jnp.array, parameters)
     return train((parameters, optimizer.init(parameters)), keys)[0][0]
+
+
+def make_example_sampler(env: Environment, role: str) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
+    """Builds `(key) -> (prompt [P], answer)`, which draws a decision of random legal play.
+
+    A game is played from its beginning by uniformly random legal answers and left at a ply that is drawn
+    uniformly from its own, so that late positions are as frequent as early ones.
+
+    Args:
+      env: a turn-based game with prompts.
+      role: the role that reads them.
+    """
+    task, params = make_answer_task(env.language[role]), env.default_params()
+
+    def draw_example(key):
+        """Prompt and answer of a random decision."""
+        key_reset, key_play, key_ply = jax.random.split(key, 3)
+        state, time = env.reset(key_reset, params)
+
+        def play(carry, key):
+            state, time, over = carry
+            key_answer, key_step = jax.random.split(key)
+            seat = jnp.argmax(time.alive[role])
+            mask = time.action_mask[role][seat]
+            legal = task.legal_answers(mask)
+            answer = jax.random.categorical(key_answer, jnp.where(legal, 0.0, -jnp.inf))
+            action = task.complete_action(answer, mask)
+            own = action if task.actions.shape[1] > 1 else action[0]
+            every = jnp.broadcast_to(own, (env.spec.turns, *own.shape))
+            row = time.obs[role][seat], answer, time.alive[role].any() & ~over
+            after, seen = env.step(key_step, state, {role: every}, params)
+            over = over | seen.over
+            return (after, seen, over), row
+
+        _, rows = lax.scan(
+            play, (state, time, jnp.bool_(False)), jax.random.split(key_play, env.spec.episode_limit)
+        )
+        decided = rows[2]
+        chance = jnp.where(decided, 0.0, -jnp.inf)
+        place = jax.random.categorical(key_ply, chance)
+        return rows[0][place], rows[1][place]
+
+    return draw_example

@@ -266,19 +266,21 @@ def accumulate_outcomes(told: PlyOutcome) -> DecisionOutcome:
     turns = told.reward.shape[-1]
     everyone = [jnp.broadcast_to(x[..., None], told.reward.shape) for x in (told.ended, told.broken)]
     total = jnp.zeros_like(select_own_plies(told.reward, 0))
-    ends = {"score": told.score, "won_by_invalid": told.won_by_invalid}
-    ends = {name: (x, jnp.zeros_like(total)) for name, x in ends.items() if x is not None}
+    ends: list[jax.Array] = []
     ended = broken = jnp.zeros(total.shape, bool)
     for ahead in range(turns):
         running = ~(ended | broken)
         now_ended, now_broken = (select_own_plies(x, ahead) for x in everyone)
         total = total + jnp.where(running, select_own_plies(told.reward, ahead), 0.0)
-        for name, (x, found) in ends.items():
-            ends[name] = x, jnp.where(running & now_ended, select_own_plies(x, ahead), found)
+        ends.append(running & now_ended)
         ended, broken = ended | (running & now_ended), broken | (running & now_broken)
-    found = {name: value for name, (_, value) in ends.items()}
-    won = found.get("won_by_invalid")
-    return DecisionOutcome(total, ended, broken, found.get("score"), None if won is None else won > 0)
+
+    def at_end(x):
+        return sum(jnp.where(here, select_own_plies(x, ahead), 0.0) for ahead, here in enumerate(ends))
+
+    score = None if told.score is None else at_end(told.score)
+    won = None if told.won_by_invalid is None else at_end(told.won_by_invalid) > 0
+    return DecisionOutcome(total, ended, broken, score, won)
 
 
 def select_own_plies(x: jax.Array, ahead: int) -> jax.Array:

@@ -10,10 +10,10 @@ from algos.language.buffer import (
     add_answers,
     draw_rows,
     init_buffer,
-    standardize_advantages,
     take_batch,
 )
 from algos.language.state import AnswerRows
+from algos.nets.normalize import standardize
 
 
 def answers(first, number, alive):
@@ -74,8 +74,8 @@ def test_draws_prefer_rows_that_are_alive():
 
 
 def test_advantages_are_standardised_over_answers_that_are_learnt_from():
-    rows = standardize_advantages(answers(5, 10, np.arange(10) < 6))
-    inside = np.asarray(rows.advantage)[:6]
+    rows = answers(5, 10, np.arange(10) < 6)
+    inside = np.asarray(standardize(rows.advantage, rows.alive))[:6]
     np.testing.assert_allclose([inside.mean(), inside.std()], [0.0, 1.0], atol=1e-6)
 
 

@@ -135,6 +135,24 @@ def test_another_base_is_refused_in_one_line(run, tmp_path):
         run_loading.load_run(str(moved), "latest", ())
 
 
+def test_a_small_base_travels_with_its_run(run, tmp_path):
+    """The folder that a run has started from may go."""
+    model = tmp_path / "model"
+    shutil.copytree(run / "base", model)
+    out = f"output_dir={tmp_path / 'out'}"
+    said = told([*KUHN, f"algo.base={model}", "env.template=terse", *UPDATES, out], tmp_path / "told")
+    assert said["status"] == 0, said["errors"]
+    shutil.rmtree(model)
+    (path,) = (tmp_path / "out").rglob("config.yaml")
+    _, facts, config, program, _ = run_loading.load_run(str(path.parent), "latest", ())
+    assert config.algo.base == str(path.parent / "base") == facts["config"]["env"]["tokenizer"]
+    assert (
+        program.agents["player"].digest
+        == run_loading.load_run(str(run), "latest", ())[3].agents["player"].digest
+    )
+    assert str(model) not in json.dumps(facts)
+
+
 def test_a_frozen_run_shares_the_base_and_lies_in_the_bank(run, tmp_path):
     folder = checkpoints.find_checkpoint(run, "latest")
     facts = checkpoints.read_metadata(folder)
@@ -232,6 +250,14 @@ KINDS = {
         "algo.base=warm",
         "algo.warm={steps: 2, batch: 4}",
         "algo.think=2",
+    ),
+    "league": (
+        "+algo=reinforce_lm",
+        "env=textgames/kuhn",
+        *POOL[:1],
+        "pool=league",
+        "pool.capacity=2",
+        "pool.groups=2",
     ),
     "free": (
         "+algo=reinforce_lm",
