@@ -1,5 +1,7 @@
-"""XLA compiler options that only some versions and devices support."""
+"""XLA compiler options that only some versions and devices support, and threads of a CPU cut into devices."""
 
+import os
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -11,6 +13,22 @@ _QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": Fa
 # Turning the fusion emitters off selects the older ones, which corrupted memory once in a program on several
 # devices; the fault has not been reproduced.
 _OF_ONE_DEVICE = ("xla_cpu_use_fusion_emitters",)
+_CPU_DEVICES = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
+# Threads per CPU device: independent collectives of a program can run at the same time.
+_THREADS = 4
+
+
+def provide_collective_threads() -> None:
+    """Gives XLA more threads where `XLA_FLAGS` cuts the CPU into devices; call before JAX starts its backend.
+
+    XLA has one pool for all CPU devices, of as many threads as there are devices or cores, and every
+    collective keeps a thread of each device until all have arrived. Where a program may run two of them in
+    either order, devices that start with different ones occupy all threads and wait for each other for
+    ever. `NPROC` sets the size of the pool; a value that is already set stays.
+    """
+    found = _CPU_DEVICES.findall(os.environ.get("XLA_FLAGS", ""))
+    if found and int(found[-1]) > 1:
+        os.environ.setdefault("NPROC", str(_THREADS * max(int(found[-1]), os.cpu_count() or 1)))
 
 
 def supported_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from rich.console import Console
 from rich.table import Table
 from trainer import best_seconds, make_collect
 
+from algos.compiler import provide_collective_threads
 from algos.optim.small_batches import lower_for_options
 from jaxmarl_echelon import command_line
 from jaxmarl_echelon.training.acting.random_streams import run_key
@@ -85,6 +86,7 @@ def measure(overrides: Sequence[str], devices: int, num_envs: int) -> None:
 
     Each update prints its seconds.
     """
+    provide_collective_threads()
     config = read(overrides, num_envs=num_envs, shards=devices, eval_episodes=devices)
     program = make_program(config)
     compiled = compile_program(

@@ -25,6 +25,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from algos.compiler import provide_collective_threads
 from jaxmarl_echelon.config_sources import Sources, config_directory
 from jaxmarl_echelon.terminal import lossy_output
 
@@ -55,6 +56,7 @@ def run_guarded(main: Callable[[], Any]) -> Any:
     this call on garbage is collected rarely, also in processes of a sweep's launcher.
     """
     raise_gc_thresholds()
+    provide_collective_threads()
     try:
         with lossy_output():
             return main()

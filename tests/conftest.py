@@ -26,8 +26,6 @@ QUICK = {
     "xla_backend_optimization_level": "0",
     "xla_cpu_use_fusion_emitters": "false",
     "xla_cpu_parallel_codegen_split_count": "1",
-    # Eight devices on two busy cores: the 40 seconds that XLA waits for the last of them may pass.
-    "xla_cpu_collective_call_terminate_timeout_seconds": "300",
 }
 
 

@@ -399,6 +399,7 @@ PARTS: dict[str, Callable[[Path], None]] = {
 
 if __name__ == "__main__":
     part, where = sys.argv[1:]
+    compiler.provide_collective_threads()
     if len(jax.devices()) != DEVICES:
         raise SystemExit(f"XLA_FLAGS={os.environ.get('XLA_FLAGS')}: must make {DEVICES} devices")
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

@@ -13,3 +13,18 @@ def test_quick_options_are_those_that_xla_accepts_and_only_on_a_cpu(monkeypatch)
     ) == {"xla_backend_optimization_level": 0}
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert compiler.quick_compile_options() == {}
+
+
+def test_cpus_cut_into_devices_get_threads_for_several_collectives(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("os.environ", {"XLA_FLAGS": "--xla_force_host_platform_device_count=8 --other=1"})
+    compiler.provide_collective_threads()
+    assert compiler.os.environ["NPROC"] == "32"
+    for given in ({}, {"XLA_FLAGS": "--xla_force_host_platform_device_count=1"}):
+        monkeypatch.setattr("os.environ", given)
+        compiler.provide_collective_threads()
+        assert "NPROC" not in given
+    kept = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "NPROC": "5"}
+    monkeypatch.setattr("os.environ", kept)
+    compiler.provide_collective_threads()
+    assert kept["NPROC"] == "5"
