@@ -3,8 +3,9 @@
 The environments of a run are divided into S shards. State of environments belongs to one shard; parameters
 and statistics are the same on all shards. A program is traced once, for one shard, under axes that JAX has
 bound by name: `DEVICES` by `jax.shard_map` over a mesh, `HERE` by `jax.vmap` over the shards that a device
-holds. The shard's index counts devices first. This module has no state: it asks JAX which of the two axes
-are bound at the call, so that the same function is right under both axes, under one, and under none. See
+holds. The shard's index counts devices first. The functions ask JAX which of the two axes are bound at the
+call, so that the same function is right under both axes, under one, and under none. On CPU devices they
+make the collectives of a program depend on each other, in the order of the calls (`_in_order`). See
 docs/reference/trainer.md 16.1.
 
 Do not take gradients through these functions, and do not call them under a condition that can differ
@@ -18,10 +19,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.custom_batching import custom_vmap
+from jax.extend.core import get_opaque_trace_state
 
 from algos.types import PyTree
 
 DEVICES, HERE = "env", "shard"
+# The trace in which the last collective was called, and an element of its result.
+_last: list = [None, None]
 
 
 def num_shards() -> int:
@@ -144,6 +148,67 @@ def average_gradients(grads: PyTree, sums: PyTree, count: jax.Array) -> tuple[Py
     return jax.tree.map(lambda g: g / jnp.maximum(count, 1.0), total), sums, count
 
 
+def run_in_order(function: Callable, *arguments: PyTree) -> PyTree:
+    """Returns `function(*arguments)`, for loops and conditions whose bodies contain collectives.
+
+    On CPU devices they wait for the collectives called before, and those called later wait for them
+    (`_in_order`). The result must contain a floating array that the loop computes.
+    """
+    if not _needs_order():
+        return function(*arguments)
+    here = get_opaque_trace_state(convention="nnx")
+    if _last[0] == here:
+        leaves, structure = jax.tree.flatten(arguments)
+        place = _floating(leaves)[0]
+        leaves[place] = _depend(leaves[place], _last[1])
+        arguments = structure.unflatten(leaves)
+    result = function(*arguments)
+    leaves = jax.tree.leaves(result)
+    # Of a scan the last ones are outputs, which it can't pass through unchanged.
+    _last[:] = here, _element(leaves[_floating(leaves)[-1]])
+    return result
+
+
+def _floating(leaves: list) -> list[int]:
+    """Returns places of the floating arrays that are not empty."""
+    arrays = enumerate(map(jnp.asarray, leaves))
+    return [place for place, x in arrays if jnp.issubdtype(x.dtype, jnp.floating) and x.size]
+
+
+def _needs_order() -> bool:
+    """Whether the shards lie on several CPU devices."""
+    return num_devices() > 1 and jax.default_backend() == "cpu"
+
+
+def _in_order(collective: Callable, x: jax.Array) -> jax.Array:
+    """Applies a collective that waits for the previous one of the same trace, on CPU devices.
+
+    XLA runs independent collectives of a program at the same time on CPUs, and JAX gives all of them the
+    same number, by which devices find each other: they then mix or wait for ever.
+    """
+    if not (_needs_order() and x.size):
+        return collective(x)
+    here = get_opaque_trace_state(convention="nnx")
+    if _last[0] == here:
+        x = _depend(x, _last[1])
+    y = collective(x)
+    _last[:] = here, _element(y)
+    return y
+
+
+def _element(x: jax.Array) -> jax.Array:
+    """Returns an element, or its maximum over the shards of this device: state of all shards stays one."""
+    return lax.pmax(x.ravel()[0], HERE) if _places(HERE) > 1 else x.ravel()[0]
+
+
+def _depend(x: jax.Array, on: jax.Array) -> jax.Array:
+    """Returns `x`, in a way that makes XLA compute the scalar `on` before; XLA can't know that it is `x`."""
+    # 0, or 2 for NaN, but never 1.
+    number = on.astype(jnp.float32)
+    never = 2 * (number != number).astype(jnp.int32) == 1
+    return jnp.where(never, jnp.zeros_like(x), x)
+
+
 def _bound() -> tuple[str, ...]:
     """Names of the bound axes of size above 1, the slowest first."""
     return tuple(name for name in (DEVICES, HERE) if _places(name) > 1)
@@ -166,7 +231,7 @@ def _packed(collective: Callable, tree: PyTree) -> PyTree:
     done = list(leaves)
     for dtype in dict.fromkeys(x.dtype for x in leaves):
         mine = [i for i, x in enumerate(leaves) if x.dtype == dtype]
-        joined = collective(jnp.concatenate([leaves[i].ravel() for i in mine]))
+        joined = _in_order(collective, jnp.concatenate([leaves[i].ravel() for i in mine]))
         place = 0
         for i in mine:
             part = lax.slice_in_dim(joined, place, place + leaves[i].size, axis=-1)

@@ -5,6 +5,7 @@
 PART is one of `PARTS`. JAX must have been told to cut the CPU into `DEVICES` devices.
 """
 
+import functools
 import json
 import os
 import shutil
@@ -23,8 +24,9 @@ import mission_runs
 import numpy as np
 import probes
 from compiled_once import Once
+from jax.sharding import PartitionSpec
 
-from algos import compiler
+from algos import collectives, compiler
 from algos.off_policy.sac import SACConfig
 from algos.off_policy.td3 import TD3Config
 from algos.off_policy.tqc import TQCConfig
@@ -384,8 +386,39 @@ def write_replays(folder: Path) -> None:
     write_pool(folder)
 
 
+def exchange(x):
+    """A program of one shard whose exchanges do not depend on each other, in and beside a loop."""
+    gathered = [collectives.gather_shards(jnp.sort(jnp.sin(x * (i + 1)))) for i in range(6)]
+    summed = [collectives.sum_over_shards(jnp.cumsum(jnp.cos(x * (i + 1)))) for i in range(6)]
+
+    def step(total, i):
+        return total + collectives.sum_over_shards(x * i), collectives.gather_shards(x + i).sum()
+
+    looped = collectives.run_in_order(functools.partial(jax.lax.scan, step), x, jnp.arange(4.0))
+    later = collectives.gather_shards(jnp.tanh(x))
+    return sum(jnp.sort(y).sum() for y in (*gathered, later)), sum(summed), looped
+
+
+def write_exchanges(folder: Path) -> None:
+    """Exchanges of one program that XLA could start in any order, many times."""
+    rows = np.random.default_rng(0).uniform(size=(DEVICES, 64)).astype(np.float32)
+    layout = DeviceLayout.over(jax.devices())
+    one = jax.shard_map(
+        lambda x: jax.tree.map(lambda y: y[None], exchange(x[0])),
+        mesh=layout.mesh,
+        in_specs=PartitionSpec(collectives.DEVICES),
+        out_specs=PartitionSpec(collectives.DEVICES),
+        check_vma=False,
+    )
+    run = jax.jit(one)
+    for _ in range(100):
+        found = run(rows)
+    np.savez(folder / "exchanges.npz", *map(np.asarray, jax.tree.leaves(found)), rows=rows)
+
+
 def write_rest(folder: Path) -> None:
-    """Seeds over devices, and the command line."""
+    """Exchanges, seeds over devices, and the command line."""
+    write_exchanges(folder)
     write_seeds(folder)
     write_lines(folder)
 

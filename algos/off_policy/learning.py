@@ -4,6 +4,7 @@ See docs/reference/trainer.md 10.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -108,7 +109,7 @@ def learn_if_ready(
             return gradient_step(method, replay, state, key)
 
         keys = jax.random.split(collectives.fold_shard_into_key(key), config.updates_per_step)
-        state, metrics = jax.lax.scan(step, state, keys)
+        state, metrics = collectives.run_in_order(partial(jax.lax.scan, step), state, keys)
         metrics = mean_over_steps(metrics | {STEPS: jnp.ones(config.updates_per_step)})
         # Losses are computed before the last step: only this norm shows a last step that diverges.
         return state, metrics | {OF_PARAMETERS: global_norm(state.params)}
@@ -120,7 +121,7 @@ def learn_if_ready(
 
     held = collectives.min_over_shards(replay.size(state.replay)) * collectives.num_shards()
     ready = (state.seen >= state.hyper["learning_starts"]) & (held >= config.batch_size)
-    return jax.lax.cond(ready, learn, wait, state, key)
+    return collectives.run_in_order(partial(jax.lax.cond, ready, learn, wait), state, key)
 
 
 def gradient_step(

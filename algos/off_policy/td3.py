@@ -121,7 +121,7 @@ def delayed_actor_step(
     del key
     due = (state.updates + 1) % state.hyper["policy_delay"] == 0
     step, skip = partial(actor_step, networks), lambda state, _batch: (state, jnp.float32(0.0))
-    state, loss = jax.lax.cond(due, step, skip, state, batch)
+    state, loss = collectives.run_in_order(partial(jax.lax.cond, due, step, skip), state, batch)
     return state, {"actor_loss": loss, "actor_steps": due.astype(jnp.float32)}
 
 

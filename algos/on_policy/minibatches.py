@@ -1,6 +1,7 @@
 """Gradient steps over the minibatches of a rollout: accumulation, clipping, and the KL stop."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -106,7 +107,8 @@ def run_minibatch_epoch(
     if config.accumulation > 1:
         minibatches = jax.tree.map(lambda x: x.reshape((-1, config.accumulation) + x.shape[1:]), minibatches)
         gradient = accumulate_gradients(gradient)
-    progress, steps = jax.lax.scan(step, progress, minibatches, unroll=unroll)
+    loop = partial(jax.lax.scan, step, unroll=unroll)
+    progress, steps = collectives.run_in_order(loop, progress, minibatches)
     if config.kl_stop == "epoch":
         stopped = progress.stopped | (steps.mean("approx_kl") > hyper["target_kl"])
         progress = progress._replace(stopped=stopped)

@@ -117,9 +117,8 @@ def learn_samples(
 
     progress = MinibatchCarry(state.params, state.optimizer, jnp.zeros((), bool), ())
     # An epoch's order is drawn as it begins: memory does not grow with the number of epochs.
-    progress, steps = jax.lax.scan(
-        epoch, progress, jax.random.split(collectives.fold_shard_into_key(key), config.epochs)
-    )
+    keys = jax.random.split(collectives.fold_shard_into_key(key), config.epochs)
+    progress, steps = collectives.run_in_order(partial(jax.lax.scan, epoch), progress, keys)
     return progress.params, progress.optimizer, steps.metrics()
 
 

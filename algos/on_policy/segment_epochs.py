@@ -242,9 +242,8 @@ def learn_segments(
     ones = jnp.ones_like(segments.value)
     memory = RefreshedEstimates(segments.value, ones, segments.advantage, segments.target)
     start = MinibatchCarry(state.params, state.optimizer, jnp.zeros((), bool), memory)
-    progress, steps = jax.lax.scan(
-        epoch, start, jax.random.split(collectives.fold_shard_into_key(key), config.epochs)
-    )
+    keys = jax.random.split(collectives.fold_shard_into_key(key), config.epochs)
+    progress, steps = collectives.run_in_order(partial(jax.lax.scan, epoch), start, keys)
     return progress.params, progress.optimizer, steps.metrics()
 
 

@@ -3,9 +3,12 @@
 See docs/reference/trainer.md 12.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 
+from algos import collectives
 from algos.metrics import mean_over_steps
 from algos.types import Agent, PyTree, Rollout
 from jaxmarl_echelon.envs import episodes as episodes_lib
@@ -127,12 +130,13 @@ def collect_rollout(
             role: concatenate_roles(collector.memory(seat, run.memories) for seat in collector.seats(role))
             for role in recorded
         }
-        run, played = jax.lax.scan(step, run, inputs)
+        run, played = collectives.run_in_order(partial(jax.lax.scan, step), run, inputs)
         return run, (carries, played)
 
     keys = jax.random.split(key, collector.horizon).reshape(collector.segments, -1)
     inputs = (keys, met.last(collector.horizon, collector.segments))
-    run, (carries, played) = jax.lax.scan(segment, met.start(run), inputs, unroll=collector.segments == 1)
+    loop = partial(jax.lax.scan, segment, unroll=collector.segments == 1)
+    run, (carries, played) = collectives.run_in_order(loop, met.start(run), inputs)
     run = met.end(run)
     records, stories, metrics, flow, quarantined = jax.tree.map(
         lambda x: x.reshape((collector.horizon,) + x.shape[2:]), played

@@ -310,3 +310,15 @@ def test_one_shard_folds_nothing():
         jax.random.key_data(jax.random.split(key, 5)),
     )
     assert SHARDS == DEVICES
+
+
+def test_exchanges_that_do_not_depend_on_each_other_neither_mix_nor_wait(ran):
+    saved = np.load(ran("rest") / "exchanges.npz")
+    rows = saved["rows"].astype(np.float64)
+    gathered, summed, looped, along = (saved[f"arr_{i}"] for i in range(4))
+    waves = sum(np.sin(rows * (i + 1)).sum() for i in range(6)) + np.tanh(rows).sum()
+    np.testing.assert_allclose(gathered, np.full(DEVICES, waves), rtol=1e-5)
+    cosines = sum(np.cumsum(np.cos(rows * (i + 1)), axis=1).sum(0) for i in range(6))
+    np.testing.assert_allclose(summed, np.tile(cosines, (DEVICES, 1)), rtol=1e-4)
+    np.testing.assert_allclose(looped, rows + 6 * rows.sum(0), rtol=1e-5)
+    np.testing.assert_allclose(along, np.tile(rows.sum() + rows.size * np.arange(4), (DEVICES, 1)), rtol=1e-5)
