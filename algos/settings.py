@@ -7,6 +7,13 @@ from typing import Any, ClassVar
 from algos.types import ActionSpec
 
 AUTO = "auto"
+# Prefix of a teacher that is a script of the environment.
+SCRIPT = "script:"
+
+
+def teacher_script(teacher: str | None) -> str | None:
+    """Returns the script that `script:NAME` names; None for the path of a run, and without a teacher."""
+    return teacher.removeprefix(SCRIPT) if teacher is not None and teacher.startswith(SCRIPT) else None
 
 
 class LearnerSettings:
@@ -22,7 +29,8 @@ class LearnerSettings:
       reads_text: whether observations are prompts of token ids, so that `make` takes `language` and `base`.
       replays: whether the algorithm learns from a replay after every decision, instead of from rollouts.
       critics_apart: whether `make` takes `critic_shape`, the shape of privileged critic observations.
-      teacher: path of the run whose policy is imitated; None without a teacher.
+      teacher: path of the run whose policy is imitated, or `script:NAME` for a script of the environment;
+        None without a teacher.
     """
 
     replays: ClassVar[bool] = False

@@ -79,6 +79,8 @@ class Rollout(struct.PyTreeNode):
       out: `[T, E, A]` bool; the agent is out of the game before its trajectory ends: its delayed rewards are
         credited to its last decision, discounted by time, and its observations have values. None in
         environments without delayed rewards.
+      taught: `[T, E, A, D]` what a scripted teacher would have done, in the learner's own units; arbitrary
+        where the agent does not act. None without a scripted teacher.
       advantage: `[T, E, A]` precomputed advantages of the actions (reward transforms); None where the learner
         estimates them with its critic.
       carry: recurrent state `[k, E, A, ...]` before the first step of each segment (`()` when
@@ -102,6 +104,7 @@ class Rollout(struct.PyTreeNode):
     last_skip: jax.Array | None = None
     advantage: jax.Array | None = None
     out: jax.Array | None = None
+    taught: jax.Array | None = None
 
     @property
     def has_value_target(self) -> jax.Array:

@@ -12,7 +12,7 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_echelon.envs import results
-from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, TimeStep
+from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, ScriptedPolicy, TimeStep
 from jaxmarl_echelon.envs.spaces import Box, Discrete, MultiDiscrete
 
 ROLE = "player"
@@ -521,6 +521,61 @@ class Memory(Probe):
     def reward(self, state, action, params):
         right = jnp.where((action == 1) == (state.cue > 0), 1.0, -1.0)
         return jnp.where(state.clock == self.horizon - 1, right, 0.0)
+
+
+class Lessons(Probe):
+    """Nothing is paid; the script `count` tells what to do by its own count of decisions and by the cues.
+
+    Of two agents the second dies in the second of four steps, and what the script says for the dead is wrong:
+    not a number, or an option that it never takes for the living. The clock is not `shown` to policies that
+    must count themselves.
+    """
+
+    agents = 2
+    horizon = 4
+    times_out = True
+    observation = Box((2,), -1.0, 4.0)
+    WRONG = 3
+
+    def __init__(self, continuous: bool = True, shown: bool = True):
+        self.shown = shown
+        self.action = Box((2,), [-1.0, 0.0], [3.0, 0.5]) if continuous else Discrete(4)
+        self.scripts = {"count": ScriptedPolicy(lambda: jnp.int32(0), self._count)}
+
+    def _count(self, key, memory, state, params):
+        del key, params
+        return memory + 1, jnp.where(
+            self._living(state), self.right(memory, state.cue), jnp.nan if self._continuous else self.WRONG
+        )
+
+    @property
+    def _continuous(self):
+        return isinstance(self.action, Box)
+
+    def _living(self, state):
+        return state.alive[:, None] if self._continuous else state.alive
+
+    def right(self, count, cue):
+        """`[...]` options, or `[..., 2]` actions at the bounds and in the middle, after `count` decisions."""
+        option = (count + (cue > 0)) % 3
+        if not self._continuous:
+            return option
+        share = jnp.stack([option / 2.0, 1.0 - option / 2.0], axis=-1)
+        low, high = (jnp.asarray(bound, jnp.float32) for bound in self.action.bounds())
+        return low + share * (high - low)
+
+    def show(self, count, cue):
+        """`[..., 2]` observations after `count` decisions."""
+        return jnp.stack([cue, (count if self.shown else 0) * jnp.ones_like(cue)], axis=-1)
+
+    def observe(self, state, params):
+        return self.show(state.clock, state.cue)
+
+    def reward(self, state, action, params):
+        return jnp.zeros(self.agents)
+
+    def survivors(self, state, action, params):
+        return jnp.array([True, False]) | (state.clock < 1)
 
 
 class Rivals(Probe):

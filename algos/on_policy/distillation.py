@@ -1,4 +1,4 @@
-"""Kickstarting: a distillation loss in addition to the RL objective (Schmitt et al. 2018).
+"""Imitation of a teacher, a policy or a script, in addition to the RL objective.
 
 See docs/reference/trainer.md 9.
 """
@@ -10,14 +10,26 @@ import jax
 import jax.numpy as jnp
 
 from algos.checks import require_given
-from algos.nets.distributions import Distribution, broadcast_distribution, kl_divergence
-from algos.types import Agent, PyTree, actor_observation
+from algos.nets.distributions import (
+    Distribution,
+    MultiCategorical,
+    SquashedGaussian,
+    broadcast_distribution,
+    kl_divergence,
+)
+from algos.nets.normalize import masked_mean_or_zero
+from algos.on_policy.losses import weight_decisions
+from algos.types import Agent, Hyper, Metrics, PyTree, actor_observation
 
 LOSSES: dict[str, Callable] = {
     # Minus the teacher's entropy, a constant, so that the loss is 0 for equal policies.
     "cross_entropy": lambda teacher, student: kl_divergence(teacher, student),
     "reverse_kl": lambda teacher, student: kl_divergence(student, teacher),
 }
+# A tanh reaches its bounds only at infinity: actions of scripts are imitated up to this magnitude.
+SQUASHED_LIMIT = 0.99
+# Above every surprise of a legal option, and below that of one that a mask forbids.
+FORBIDDEN = 1e30
 
 
 class Teacher(NamedTuple):
@@ -121,3 +133,43 @@ def imitation_loss(
     return LOSSES[kind](lesson.distribution, distribution) + 0.5 * value_weight * jnp.square(
         value - lesson.value
     )
+
+
+def action_imitation_loss(distribution: Distribution, action: jax.Array) -> jax.Array:
+    """Imitation loss per decision of a script: the negative log-likelihood of its action.
+
+    The loss stays finite: squashed actions are clipped to a magnitude of at most `SQUASHED_LIMIT`, and where
+    the mask forbids one of the script's choices the loss is 0. See docs/reference/trainer.md 9.
+
+    Args:
+      distribution: the student's distributions `[...]`.
+      action: the script's actions `[..., D]` in the learner's units, continuous ones in [-1, 1].
+    """
+    if isinstance(distribution, SquashedGaussian):
+        action = jnp.clip(action, -SQUASHED_LIMIT, SQUASHED_LIMIT)
+    surprise = -distribution.log_prob(action)
+    if isinstance(distribution, MultiCategorical):
+        return jnp.where(surprise < FORBIDDEN, surprise, 0.0)
+    return surprise
+
+
+def add_imitation_loss(
+    loss: jax.Array,
+    samples: Metrics,
+    imitation: jax.Array,
+    learning: jax.Array,
+    acting: jax.Array | None,
+    hyper: Hyper,
+) -> tuple[jax.Array, Metrics]:
+    """Adds the weighted mean of imitation losses to the loss of a minibatch, and their values to its metrics.
+
+    Args:
+      loss, samples: the loss and its unreduced quantities, as `clipped_loss` returns them.
+      imitation: losses per sample.
+      learning: bool; the sample is learnt from.
+      acting: weights of the decisions among the samples, as for `total_loss`.
+      hyper: `teacher_coefficient`.
+    """
+    imitation = weight_decisions(imitation, acting)
+    loss = loss + hyper["teacher_coefficient"] * masked_mean_or_zero(imitation, learning)
+    return loss, samples | {"imitation_loss": imitation}

@@ -50,7 +50,8 @@ class PPOConfig(PPOSettings, RolloutLearner):
     ) -> Agent:
         """Builds the agent; see `RolloutLearner.make`.
 
-        Without the `teacher` that the settings name, the agent can act, but its update raises a ValueError.
+        Without the `teacher` that the settings name, the agent can act, but its update raises a ValueError. A
+        script is not an argument: its actions are in `Rollout.taught`.
         """
         if samples is not None:
             self.require_parts(samples, shards)

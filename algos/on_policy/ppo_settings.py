@@ -12,7 +12,7 @@ from algos.on_policy.segment_sampling import MODES
 from algos.on_policy.settings import OnPolicySettings
 from algos.on_policy.update_sizes import UpdateSizes, make_update_sizes, plan_horizon
 from algos.optim.optimizers import MUON_REST, OPTIMIZERS, Optimizer, make_optimizer
-from algos.settings import AUTO
+from algos.settings import AUTO, teacher_script
 
 SAMPLES = "samples"
 
@@ -55,10 +55,12 @@ class PPOSettings(OnPolicySettings):
       policy_advantage: "fixed", or "vtrace" for advantages with the minibatch's own fresh ratios.
       value_clip_center: "rollout", or "refreshed" for the value at the last visit.
       bootstrap_last: whether the last decision of a segment has an advantage, from the value after it.
-      teacher: run (or checkpoint) whose policy is imitated, or None; the caller of `make` loads it.
-      teacher_loss: a key of `algos.on_policy.distillation.LOSSES`.
+      teacher: run (or checkpoint) whose policy is imitated, loaded by the caller of `make`, on segments only;
+        or `script:NAME` for a script, whose actions are in `Rollout.taught`; or None.
+      teacher_loss: a key of `algos.on_policy.distillation.LOSSES`; "cross_entropy" for a script.
       teacher_coefficient: weight of the imitation loss, with its schedule.
-      teacher_value_weight: weight of the values within the imitation loss; 0 if the rewards differ.
+      teacher_value_weight: weight of the values within the imitation loss; 0 if the rewards differ. Scripts
+        teach no values.
     """
 
     TRACED: ClassVar[dict[str, tuple[float, float]]] = OnPolicySettings.TRACED | {
@@ -77,6 +79,8 @@ class PPOSettings(OnPolicySettings):
     TEACHER_TRACED: ClassVar[dict[str, tuple[float, float]]] = {
         "teacher_coefficient": (0.0, math.inf),
         "teacher_coefficient_end": (0.0, math.inf),
+    }
+    TEACHER_VALUE_TRACED: ClassVar[dict[str, tuple[float, float]]] = {
         "teacher_value_weight": (0.0, math.inf),
     }
     OPTIMIZER_TRACED: ClassVar[dict[str, dict[str, tuple[float, float]]]] = {
@@ -159,7 +163,8 @@ class PPOSettings(OnPolicySettings):
         for key, allowed in self.CHOICES.items():
             require_choice(key, getattr(self, key), allowed)
         super().__post_init__()
-        for ranges in (self.SEGMENT_TRACED, self.TEACHER_TRACED, *self.OPTIMIZER_TRACED.values()):
+        teacher = self.TEACHER_TRACED, self.TEACHER_VALUE_TRACED
+        for ranges in (self.SEGMENT_TRACED, *teacher, *self.OPTIMIZER_TRACED.values()):
             for key, (low, high) in ranges.items():
                 require_range(key, getattr(self, key), low, high)
         for key in ("minibatch_size", "batch_size"):
@@ -170,6 +175,11 @@ class PPOSettings(OnPolicySettings):
         if self.minibatch_size is None:
             require_minibatches(self.accumulation, self.num_minibatches, "of num_minibatches", "accumulation")
         self._require_segments()
+        if self.scripted and self.teacher_loss != (only := next(iter(LOSSES))):
+            raise ValueError(
+                f"teacher_loss={self.teacher_loss}: must be {only} with teacher={self.teacher}, "
+                "which has actions, not a distribution of them"
+            )
 
     def _require_segments(self) -> None:
         """Checks the combination of sampling, recurrent core and the settings that need segments."""
@@ -182,8 +192,9 @@ class PPOSettings(OnPolicySettings):
             modes = ", ".join(MODES)
             raise ValueError(f"sampling={SAMPLES}: must be one of {modes} with core.kind={self.core.kind}")
         defaults = {item.name: item.default for item in fields(self)}
+        exempt = ("teacher",) if self.scripted else ()
         for key in self.SEGMENTS_ONLY if self.sampling == SAMPLES else ():
-            if getattr(self, key) != defaults[key]:
+            if key not in exempt and getattr(self, key) != defaults[key]:
                 raise ValueError(
                     f"{key}={getattr(self, key)}: must be {defaults[key]} with sampling={SAMPLES}; "
                     f"it needs segments, such as sampling={MODES[0]}"
@@ -195,6 +206,11 @@ class PPOSettings(OnPolicySettings):
             )
 
     @property
+    def scripted(self) -> bool:
+        """Whether the teacher is a script of the environment."""
+        return teacher_script(self.teacher) is not None
+
+    @property
     def refreshes(self) -> bool:
         """Whether values and ratios of a minibatch are stored for later minibatches."""
         return self.recompute_advantage != "once" or self.value_clip_center == "refreshed"
@@ -203,6 +219,8 @@ class PPOSettings(OnPolicySettings):
         """Traced numbers that the chosen sampling and optimiser use; see `OnPolicySettings.traced`."""
         segments = {} if self.sampling == SAMPLES else self.SEGMENT_TRACED
         teacher = {} if self.teacher is None else self.TEACHER_TRACED
+        # Scripts teach no values.
+        teacher = teacher if self.teacher is None or self.scripted else teacher | self.TEACHER_VALUE_TRACED
         return self.TRACED | segments | teacher | self.OPTIMIZER_TRACED.get(self.optimizer, {})
 
     def scheduled_names(self) -> tuple[str, ...]:

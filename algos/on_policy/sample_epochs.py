@@ -12,6 +12,7 @@ from algos.masks import expand_mask
 from algos.nets.actor_critic import PolicyFunctions, with_observation_decoder
 from algos.nets.normalize import scale_reward, standardize
 from algos.nets.observations import Entities, compress_observations
+from algos.on_policy.distillation import action_imitation_loss, add_imitation_loss
 from algos.on_policy.losses import acting_weights, clipped_loss
 from algos.on_policy.minibatches import MinibatchCarry, run_minibatch_epoch, sum_alive
 from algos.on_policy.ppo_settings import PPOSettings
@@ -28,7 +29,8 @@ class SampleBatch(NamedTuple):
     """Samples to learn from, leading axes `[N]`.
 
     `alive` marks the rows that are learnt from: of agents that act, and of agents that are out (only their
-    values are learnt). Other rows hold zeros. `acting` has the weights of the decisions among them
+    values are learnt). Other rows hold zeros. `taught` has the actions of a scripted teacher, or is None.
+    `acting` has the weights of the decisions among them
     (`losses.acting_weights`); None if all are decisions. `idle` marks rows of agents with no learnt row in
     the rollout (unfilled slots). Observations are in the form of
     `algos.nets.observations.compress_observations`.
@@ -44,6 +46,7 @@ class SampleBatch(NamedTuple):
     mask: jax.Array | None
     idle: jax.Array | None = None
     acting: jax.Array | None = None
+    taught: jax.Array | None = None
 
 
 def samples_from_rollout(
@@ -72,6 +75,7 @@ def samples_from_rollout(
         mask=None if rollout.mask is None else clean(rollout.mask, True),
         idle=jnp.broadcast_to(~valued.any(0), alive.shape),
         acting=None if rollout.out is None else acting_weights(alive, valued),
+        taught=None if rollout.taught is None else clean(rollout.taught),
     )
     return jax.tree.map(lambda x: x.reshape((alive.size,) + x.shape[alive.ndim :]), batch)
 
@@ -98,6 +102,8 @@ def learn_samples(
 ) -> tuple[PyTree, PyTree, Metrics]:
     """Runs all epochs over shuffled single samples `[N]`; returns `(params, optimizer, metrics)`."""
     require_minibatches(config.num_minibatches, batch.alive.size)
+    if config.teacher is not None and batch.taught is None:
+        raise ValueError(f"teacher={config.teacher}: must be loaded before the agent learns")
     policy = with_observation_decoder(policy, state.observations)
 
     def gradient(params, memory, chosen):
@@ -148,7 +154,9 @@ def entering_advantages(config: PPOSettings, batch: SampleBatch, rows: jax.Array
 def ppo_loss(
     policy: PolicyFunctions, params: PyTree, batch: SampleBatch, hyper: Hyper
 ) -> tuple[jax.Array, Metrics]:
-    """PPO's loss on samples `[N]`; see `clipped_loss` for `hyper` and the results.
+    """PPO's loss on samples `[N]`, with the imitation loss of their `taught` actions, if there are any.
+
+    See `clipped_loss` for `hyper` and the results, and `add_imitation_loss`.
 
     Args:
       policy: the networks.
@@ -157,7 +165,7 @@ def ppo_loss(
       hyper: traced hyper-parameters.
     """
     distribution, value = policy.apply(params, batch.obs, batch.mask)
-    return clipped_loss(
+    loss, samples = clipped_loss(
         distribution,
         value,
         distribution.log_prob(batch.action) - batch.log_prob,
@@ -168,6 +176,10 @@ def ppo_loss(
         hyper=hyper,
         acting=batch.acting,
     )
+    if batch.taught is None:
+        return loss, samples
+    imitation = action_imitation_loss(distribution, batch.taught)
+    return add_imitation_loss(loss, samples, imitation, batch.alive, batch.acting, hyper)
 
 
 def split_minibatches(x: jax.Array, parts: int) -> jax.Array:

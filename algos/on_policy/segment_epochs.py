@@ -13,10 +13,17 @@ import jax.numpy as jnp
 from algos import collectives
 from algos.checks import require_given
 from algos.nets.actor_critic import PolicyFunctions, with_observation_decoder
-from algos.nets.normalize import masked_mean_or_zero, mean_and_variance, standardize
+from algos.nets.normalize import mean_and_variance, standardize
 from algos.nets.observations import compress_observations
-from algos.on_policy.distillation import Teacher, TeacherTargets, evaluate_teacher, imitation_loss
-from algos.on_policy.losses import acting_weights, clipped_loss, weight_decisions
+from algos.on_policy.distillation import (
+    Teacher,
+    TeacherTargets,
+    action_imitation_loss,
+    add_imitation_loss,
+    evaluate_teacher,
+    imitation_loss,
+)
+from algos.on_policy.losses import acting_weights, clipped_loss
 from algos.on_policy.minibatches import MinibatchCarry, run_minibatch_epoch, sum_alive
 from algos.on_policy.ppo_settings import PPOSettings
 from algos.on_policy.returns import vtrace_gae
@@ -36,7 +43,7 @@ class SegmentBatch(NamedTuple):
         of the values; steps that are not learnt from hold zeros.
       advantage, target: as computed after the rollout.
       learning: bool, `Rollout.has_value_target` and past the burn-in.
-      lesson: the teacher's distributions and values, or None.
+      lesson: distributions and values of a teacher that is a policy, or None.
       acting: weights of the decisions among the learnt steps, see `losses.acting_weights`; None if all are
         decisions.
     """
@@ -108,7 +115,8 @@ def segments_from_rollout(
     The k * E * A rows are ordered by segment, environment and agent. Steps that are not learnt from are
     replaced by zeros, before any arithmetic of the losses.
     """
-    if config.teacher is not None and teacher is None:
+    given = rollout.taught if config.scripted else teacher
+    if config.teacher is not None and given is None:
         raise ValueError(f"teacher={config.teacher}: must be loaded before the agent learns")
     number = config.segments_per_agent
     rows = reshape_to_segments(state, rollout, hyper, number)
@@ -144,6 +152,7 @@ def reshape_to_segments(state: OnPolicyState, rollout: Rollout, hyper: Hyper, nu
         reward=keep_where(rollout.paid, learning_rewards(state, rollout, hyper)),
         bootstrap=keep_where(rollout.paid, require_given("bootstrap", rollout.bootstrap)),
         mask=None if rollout.mask is None else keep_where(alive, rollout.mask, True),
+        taught=None if rollout.taught is None else keep_where(alive, rollout.taught),
         carry=(),
         last_value=None,
         last_skip=None,
@@ -374,10 +383,13 @@ def segment_loss(
         acting=minibatch.acting,
     )
     if config.teacher is not None:
-        values = hyper["teacher_value_weight"]
-        lesson = require_given("lesson", minibatch.lesson)
-        imitation = imitation_loss(config.teacher_loss, lesson, distribution, value, values)
-        imitation = weight_decisions(imitation, minibatch.acting)
-        total += hyper["teacher_coefficient"] * masked_mean_or_zero(imitation, minibatch.learning)
-        samples["imitation_loss"] = imitation
+        if config.scripted:
+            imitation = action_imitation_loss(distribution, require_given("taught", rows.taught))
+        else:
+            values = hyper["teacher_value_weight"]
+            lesson = require_given("lesson", minibatch.lesson)
+            imitation = imitation_loss(config.teacher_loss, lesson, distribution, value, values)
+        total, samples = add_imitation_loss(
+            total, samples, imitation, minibatch.learning, minibatch.acting, hyper
+        )
     return total, (samples, ratio, jax.lax.stop_gradient(value))

@@ -11,6 +11,7 @@ from jax import lax
 
 from algos import collectives
 from algos.masks import expand_mask, select_rows
+from algos.settings import SCRIPT
 from algos.types import ActionSpec, Agent, Asymmetric, PyTree
 from jaxmarl_echelon.envs.base import Environment, Role, ScriptedPolicy, TimeStep
 from jaxmarl_echelon.envs.spaces import Box, Discrete, Space
@@ -63,6 +64,22 @@ def to_space(space: Space, action: jax.Array) -> jax.Array:
         high = jnp.asarray(np.broadcast_to(space.high, space.shape), jnp.float32)
         return low + (jnp.clip(action, -1.0, 1.0) + 1.0) * 0.5 * (high - low)
     return action[..., 0] if isinstance(space, Discrete) else action
+
+
+def from_space(space: Space, action: jax.Array) -> jax.Array:
+    """Maps an action of an action space to a learner's `[..., D]`: the inverse of `to_space`.
+
+    Boxes are mapped to [-1, 1], where actions outside the bounds are clipped; a coordinate whose bounds are
+    equal becomes 0.
+    """
+    if isinstance(space, Box):
+        low = jnp.asarray(np.broadcast_to(space.low, space.shape), jnp.float32)
+        high = jnp.asarray(np.broadcast_to(space.high, space.shape), jnp.float32)
+        width = jnp.where(high > low, high - low, 1.0)
+        share = jnp.where(high > low, (action - low) / width, 0.5)
+        return jnp.clip(2.0 * share - 1.0, -1.0, 1.0).astype(jnp.float32)
+    action = action.astype(jnp.int32)
+    return action[..., None] if isinstance(space, Discrete) else action
 
 
 def make_learner_controller(agent: Agent, role: Role, policy: str, *, greedy: bool) -> Controller:
@@ -188,10 +205,30 @@ def find_script(env: Environment, role: str, name: str, where: str | None = None
     for key in (name + suffix, name):
         if key in scripts:
             return scripts[key]
-    others = tuple(f"_{other.name}" for other in env.spec.roles if other.name != role)
-    fitting = dict.fromkeys(key.removesuffix(suffix) for key in scripts if not key.endswith(others))
     learning, unknown = ["learner", "learner:per_agent"], "unknown controller"
     if where is not None:
         learning, unknown = ["frozen:PATH"], f"unknown script of {role}"
-    known = ", ".join([*learning, *fitting])
+    known = ", ".join([*learning, *fitting_scripts(env, role)])
     raise ValueError(f"{where or f'controllers.{role}'}={name}: {unknown}; allowed: {known}")
+
+
+def fitting_scripts(env: Environment, role: str) -> list[str]:
+    """Returns the names by which `find_script` finds the scripts that can play a role."""
+    others = tuple(f"_{other.name}" for other in env.spec.roles if other.name != role)
+    fitting = (key.removesuffix(f"_{role}") for key in env.scripts if not key.endswith(others))
+    return list(dict.fromkeys(fitting))
+
+
+def find_teacher(env: Environment, role: str, name: str) -> ScriptedPolicy:
+    """Returns the script `name` of a role, for `algo.teacher=script:NAME`.
+
+    Raises:
+      ValueError: one line that lists the role's scripts, for one that is not among them.
+    """
+    where, known = f"algo.teacher={SCRIPT}{name}", fitting_scripts(env, role)
+    if not known:
+        raise ValueError(f"{where}: {role} of {env.spec.name} has no scripts; must be null or a run's folder")
+    if name not in known:
+        allowed = ", ".join(f"{SCRIPT}{one}" for one in known)
+        raise ValueError(f"{where}: unknown script of {role}; allowed: {allowed}")
+    return find_script(env, role, name)

@@ -58,6 +58,11 @@ class UpdateKeys(NamedTuple):
     opponents: jax.Array
 
 
+def teacher_key(key: jax.Array) -> jax.Array:
+    """Key of the scripted teachers in a decision whose actions are drawn with `key`."""
+    return jax.random.fold_in(key, APART + 2)
+
+
 def run_key(seed: int) -> jax.Array:
     """Key from which training starts."""
     return jax.random.key(seed)

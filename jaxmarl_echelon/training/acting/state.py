@@ -67,6 +67,8 @@ class RunState(struct.PyTreeNode):
       had: `[E, N]` bool; the seats that the learner has played in each environment's current round of games
         (`training.opponents.seat_rounds`); None unless a pool plays a turn-based game.
       credit: learner's name to the state of its reward transforms (`selfplay.credit.CreditState`).
+      teachers: role name to its scripted teacher's memory, `[E]` (`[E, N]` in games of N seats); None without
+        scripted teachers.
       league: in a league, the run states of all other learners than the first main agent, whose state this
         is, with leaves `[M - 1, ...]`; else None.
     """
@@ -86,4 +88,5 @@ class RunState(struct.PyTreeNode):
     plays: PyTree = None
     had: jax.Array | None = None
     credit: PyTree = None
+    teachers: PyTree = None
     league: PyTree = None

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from fractions import Fraction
 from importlib import import_module
 from math import isfinite
@@ -73,6 +74,7 @@ def build_run_config(config: DictConfig, env: Environment | None = None) -> RunC
     pool = PoolSettings() if config.get("pool") is None else instantiate_node(config.pool, "pool")
     chosen = config.get("transforms")
     transforms = TransformSettings() if chosen is None else instantiate_node(chosen, "transforms")
+    _refuse_teachers(config)
     if AUTO not in config.algo.values():  # sizes that depend on the environment
         instantiate_node(config.algo, "algo")  # reports errors before minutes are spent on an environment
     env = _build_env(config) if env is None else env
@@ -161,6 +163,20 @@ def _refuse_strangers(config: DictConfig) -> None:
     for key in config:
         if key not in known:
             raise ValueError(f"{key}={config[key]}: unknown key. Allowed: {', '.join(known)}")
+
+
+def _refuse_teachers(config: DictConfig) -> None:
+    """Raises ValueError for a teacher of an algorithm that cannot imitate one."""
+    nodes = {"algo": config.algo}
+    nodes |= {f"algos.{role}": node for role, node in (config.get("algos") or {}).items()}
+    for where, node in nodes.items():
+        kind = _target(node if "_target_" in node else config.algo)
+        known = isinstance(kind, type) and is_dataclass(kind)
+        if node.get("teacher") is not None and known and "teacher" not in {x.name for x in fields(kind)}:
+            raise ValueError(
+                f"{where}.teacher={node.teacher}: {kind.__name__} cannot imitate; must be null, or for "
+                "algo=ppo or ppo_rnn"
+            )
 
 
 def _refuse_shapeless(config: DictConfig) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from algos.settings import teacher_script
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.training.config.role_assignment import FROZEN
 from jaxmarl_echelon.training.config.run_config import RunConfig
@@ -50,12 +51,18 @@ def hash_input_files(config: RunConfig, *, learning: bool = True) -> Files:
     found = {name: _digests(name, paths) for name, paths in read.items()}
     runs = [name for name in (*config.controllers.values(), *config.pool.fixed) if name.startswith(FROZEN)]
     if learning:
-        runs += [algo.teacher for algo in config.algos.values() if algo.teacher is not None]
+        runs += teacher_runs(config)
     roles = [role.name for role in config.env.spec.roles]
     for name in runs:
         stem, _ = split_role(name.removeprefix(FROZEN), roles)
         found[stem] = _run_digests(stem)
     return {os.path.abspath(name): digests for name, digests in found.items()}
+
+
+def teacher_runs(config: RunConfig) -> list[str]:
+    """Returns the runs that are teachers of a run's learners, as the settings name them; scripts are none."""
+    named = (algo.teacher for algo in config.algos.values())
+    return [name for name in named if name is not None and teacher_script(name) is None]
 
 
 def digest_folder(folder: Path) -> Files:
@@ -217,7 +224,7 @@ def policy_runs_in_state(config: RunConfig) -> set[str]:
     """Returns absolute paths of the runs whose policies are stored in this run's state."""
     roles = [role.name for role in config.env.spec.roles]
     runs = [name.removeprefix(FROZEN) for name in config.controllers.values() if name.startswith(FROZEN)]
-    runs += [algo.teacher for algo in config.algos.values() if algo.teacher is not None]
+    runs += teacher_runs(config)
     return {os.path.abspath(split_role(name, roles)[0]) for name in runs}
 
 

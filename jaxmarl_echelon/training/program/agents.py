@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from algos.on_policy.distillation import Teacher
+from algos.settings import teacher_script
 from algos.stacked_agents import vectorize_over_agents
 from algos.types import Agent, PyTree
 from jaxmarl_echelon import checkpoints
@@ -26,6 +27,7 @@ from jaxmarl_echelon.training.config.role_assignment import FROZEN, LEARNERS, PE
 from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.opponents.pool_role import PoolRole, simultaneous_pool_controller
 from jaxmarl_echelon.training.rollouts import turn_based_pool
+from jaxmarl_echelon.training.rollouts.spec import RolloutSpec
 
 # Key of a checkpoint's metadata with the digests of its policies' worlds.
 WORLDS = "worlds"
@@ -55,18 +57,33 @@ def make_learner(config: RunConfig, name: str, **options) -> Agent:
 
 
 def load_teacher(config: RunConfig, role: str) -> dict[str, Teacher]:
-    """Loads the teacher of a role's learner, as keyword arguments of `make_learner`.
+    """Loads the teacher of a role's learner, as keyword arguments of `make_learner`; none for a script.
 
     Raises:
       ValueError: as `load_frozen_policy`, and for a teacher without action probabilities.
     """
     path = config.algos[role].teacher
-    if path is None:
+    if path is None or teacher_script(path) is not None:
         return {}
     policy = load_frozen_policy(config, role, path, f"algo.teacher={path}", config.agents(role))
     if policy.agent.teach is None:
         raise ValueError(f"algo.teacher={path}: must be a ppo, ppo_rnn or a2c run without privileged critics")
     return {"teacher": Teacher(*policy)}
+
+
+def make_teachers(config: RunConfig, collector: RolloutSpec) -> dict[str, controllers.Controller]:
+    """Builds the controllers of scripted teachers, for every role from which their learners learn.
+
+    Raises:
+      ValueError: as `controllers.find_teacher`.
+    """
+    env, chosen = collector.env, {name: teacher_script(algo.teacher) for name, algo in config.algos.items()}
+    return {
+        role: controllers.make_script_controller(controllers.find_teacher(env, role, script))
+        for learner, script in chosen.items()
+        if script is not None
+        for role in collector.seats(learner)
+    }
 
 
 class FrozenPolicy(NamedTuple):

@@ -20,6 +20,7 @@ from jaxmarl_echelon.selfplay import report as pool_report
 from jaxmarl_echelon.selfplay.league import LeagueMembership
 from jaxmarl_echelon.training.acting import answer_statistics, episode_statistics
 from jaxmarl_echelon.training.acting import controllers as controllers_lib
+from jaxmarl_echelon.training.acting.decisions import repeat_for_seats
 from jaxmarl_echelon.training.acting.random_streams import Stream, split_initial, split_update, stream_key
 from jaxmarl_echelon.training.acting.state import RunState
 from jaxmarl_echelon.training.config.run_config import RunConfig
@@ -32,6 +33,7 @@ from jaxmarl_echelon.training.program.agents import (
     make_controllers,
     make_pool_role,
     make_reward_transforms,
+    make_teachers,
 )
 from jaxmarl_echelon.training.program.assessment import assess_run, make_evaluations
 from jaxmarl_echelon.training.program.shards import Shards
@@ -141,8 +143,6 @@ def make_program(config: RunConfig, agents: dict[str, Agent] | None = None) -> P
 
     seats(place(None))  # unknown controllers raise here instead of at trace time
 
-    if config.pooled is not None:
-        seats(place(None), False)
     spread, credits = Shards(config.shards), make_reward_transforms(config)
     seat = make_pool_role(config, agents, frozen)
 
@@ -153,10 +153,12 @@ def make_program(config: RunConfig, agents: dict[str, Agent] | None = None) -> P
         here = place(world)
         acting = seats(here, False)
         whole = config.transforms.whole_games
-        return RolloutSpec(
+        spec = RolloutSpec(
             here.env, here.agents, acting, config.horizon, config.segments, seat, credits, whole
         )
+        return spec._replace(teachers=make_teachers(config, spec))
 
+    collector(None)  # likewise an unknown opponent of a pool, or teacher
     own_evaluations = make_evaluations(config, curriculum, place, seats)
 
     def assess(run, key, world=None):
@@ -291,6 +293,7 @@ def reduce_to_policy(agents: dict[str, Agent], run: RunState) -> RunState:
         plays=None,
         had=None,
         credit=None,
+        teachers=None,
         league=None,
     )
 
@@ -302,7 +305,7 @@ def sharded_leaves(agents: dict[str, Agent], run: RunState) -> RunState:
         name: agents[name].local(state) if name in agents else marks.policies[name]
         for name, state in run.policies.items()
     }
-    parts = ("memories", "reset", "episodes", "stagger", "pending", "plays", "had")
+    parts = ("memories", "reset", "episodes", "stagger", "pending", "plays", "had", "teachers")
     mine = {part: jax.tree.map(lambda _x: True, getattr(marks, part)) for part in parts}
     credit = marks.credit and {role: one.replace(running=True) for role, one in marks.credit.items()}
     return marks.replace(policies=policies, credit=credit, **mine)
@@ -398,6 +401,7 @@ def initial_run_state(
             for role, one in collector.credits.items()
         }
         or None,
+        teachers=initial_teacher_memories(collector, number),
     )
 
 
@@ -407,6 +411,14 @@ def initial_memories(collector: RolloutSpec, num_envs: int) -> dict[str, PyTree]
         ((role, one),) = collector.controllers.items()
         return {role: turn_based.initial_phase_memories(one, num_envs, collector.env.spec.turns)}
     return {role: one.init(num_envs) for role, one in collector.controllers.items()}
+
+
+def initial_teacher_memories(collector: RolloutSpec, num_envs: int) -> dict[str, PyTree] | None:
+    """Memories of scripted teachers before the first decision, as in `RunState.teachers`."""
+    memories = {role: one.init(num_envs) for role, one in collector.teachers.items()}
+    if seats := collector.env.spec.turns:
+        memories = repeat_for_seats(memories, seats)
+    return memories or None
 
 
 def rotates_seats(collector: RolloutSpec) -> bool:

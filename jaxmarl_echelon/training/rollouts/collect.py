@@ -15,8 +15,9 @@ from jaxmarl_echelon.envs import episodes as episodes_lib
 from jaxmarl_echelon.envs.base import EnvSpec
 from jaxmarl_echelon.envs.episodes import EpisodeEvents, Finished
 from jaxmarl_echelon.selfplay.credit import TrajectoryInfo
-from jaxmarl_echelon.training.acting.controllers import learner_observations
+from jaxmarl_echelon.training.acting.controllers import from_space, learner_observations
 from jaxmarl_echelon.training.acting.decisions import decide_for_roles
+from jaxmarl_echelon.training.acting.random_streams import teacher_key
 from jaxmarl_echelon.training.acting.state import ControllerView, RunState
 from jaxmarl_echelon.training.opponents.pool_role import role_score, score_margin
 from jaxmarl_echelon.training.opponents.schedule import make_opponent_schedule
@@ -40,7 +41,7 @@ def collect_rollout(
 
     Args:
       collector: the static inputs.
-      run: the run; its episodes, memories, reset flags and replay learners are advanced.
+      run: the run; its episodes, memories, reset flags, scripted teachers and replay learners are advanced.
       key: typed random key.
       draw: `(key) -> Drawn`, draws the parameters of a new episode.
 
@@ -60,6 +61,7 @@ def collect_rollout(
         memories, actions, choices = decide_for_roles(
             collector.controllers, met.policies(run), keys, run.memories, view, run.reset
         )
+        watching, taught = ask_teachers(collector, key_act, run, view)
         episodes, transition = episodes_lib.step_episodes(
             collector.env, key_env, run.episodes, actions, draw, cut=met.cut(run, last)
         )
@@ -73,6 +75,7 @@ def collect_rollout(
                     choices[seat],
                     collector.memory(seat, memories),
                     turns=turns,
+                    taught=collector.part(seat, taught[seat]) if seat in taught else None,
                 )
                 for seat in collector.seats(role)
             )
@@ -120,6 +123,7 @@ def collect_rollout(
             pending=pending,
             episodes=episodes,
             memories=memories,
+            teachers=watching,
             reset=transition.reset_next,
             stagger=jnp.maximum(run.stagger - 1, 0),
         )
@@ -154,6 +158,29 @@ def collect_rollout(
     return run, CollectedRollout(rollouts, learnt, flow, quarantined, stories)
 
 
+def ask_teachers(
+    collector: RolloutSpec, key: jax.Array, run: RunState, view: ControllerView
+) -> tuple[PyTree, dict[str, jax.Array]]:
+    """Asks scripted teachers what they would do in the states that the learners have reached.
+
+    Args:
+      collector: the static inputs.
+      key: key of the learners' decisions.
+      run: the run before these decisions.
+      view: the environments before these decisions.
+
+    Returns:
+      the memories of the teachers after the decision, and their actions `[E, A, D]` in the learners' units by
+      role name.
+    """
+    if not collector.teachers:
+        return run.teachers, {}
+    keys = jax.random.split(teacher_key(key), len(collector.teachers))
+    memories, actions, _ = decide_for_roles(collector.teachers, {}, keys, run.teachers, view, run.reset)
+    spec = collector.env.spec
+    return memories, {role: from_space(spec.role(role).action, x) for role, x in actions.items()}
+
+
 def episode_flow(run: RunState, transition: episodes_lib.BatchTransition) -> EpisodeEvents:
     """Starts and ends of episodes at one decision, `[E]`.
 
@@ -171,7 +198,15 @@ def episode_flow(run: RunState, transition: episodes_lib.BatchTransition) -> Epi
 
 
 def _record(
-    agent: Agent, state: PyTree, role: str, moment: StepRecord, choice, carry, *, turns: bool
+    agent: Agent,
+    state: PyTree,
+    role: str,
+    moment: StepRecord,
+    choice,
+    carry,
+    *,
+    turns: bool,
+    taught: jax.Array | None,
 ) -> dict:
     """Row of a learner's Rollout for one decision, without `carry`, `last_value` and `last_skip`."""
     before, after, transition = moment.before, moment.after, moment.transition
@@ -192,6 +227,7 @@ def _record(
         "skip": waited if turns else None,
         "out": None if turns else waited,
         "mask": before.action_mask.get(role),
+        "taught": taught,
     }
 
 

@@ -28,6 +28,7 @@ class RolloutSpec(NamedTuple):
       segments: equal parts of a rollout; the recurrent state is stored at the start of each.
       seat: the role that a pool plays; None without a pool.
       credits: learner's name to its reward transforms; empty without any.
+      teachers: role name to the controller of its scripted teacher, for all roles whose learner has one.
       whole_games: whether turn-based games that are running at the end of a rollout are truncated.
     """
 
@@ -39,6 +40,7 @@ class RolloutSpec(NamedTuple):
     seat: PoolRole | None = None
     credits: Mapping[str, AdvantageTransforms] = MappingProxyType({})
     whole_games: bool = False
+    teachers: Mapping[str, Controller] = MappingProxyType({})
 
     def learning(self, when: str) -> dict[str, Agent]:
         """Returns the agents that learn per `when`: "rollout" or "step"."""

@@ -20,8 +20,14 @@ from jaxmarl_echelon.envs.episodes import EpisodeEvents
 from jaxmarl_echelon.selfplay import diversity
 from jaxmarl_echelon.selfplay.credit import TrajectoryInfo
 from jaxmarl_echelon.selfplay.diversity import MoveHistory
-from jaxmarl_echelon.training.acting.controllers import Controller, RecordedDecision, learner_observations
+from jaxmarl_echelon.training.acting.controllers import (
+    Controller,
+    RecordedDecision,
+    from_space,
+    learner_observations,
+)
 from jaxmarl_echelon.training.acting.decisions import ActingSeat, act_in_turn, for_all_seats, show_due_seat
+from jaxmarl_echelon.training.acting.random_streams import teacher_key
 from jaxmarl_echelon.training.acting.state import ControllerView, RunState
 from jaxmarl_echelon.training.opponents.pool_role import TAG
 from jaxmarl_echelon.training.rollouts.collect import episode_flow
@@ -82,6 +88,7 @@ class SeatPolicy(NamedTuple):
       waits: `(run, phase) -> [E]` bool; games whose start is delayed beyond this ply, which passes without a
         decision like a forced ply. None if no game is delayed.
       after: `(run, flow, phase, length [E]) -> run`, applied after every ply; None for no change.
+      learning: `(x [E, ...], phase) -> [M, ...]`, the environments of `act`'s record; None for all.
     """
 
     act: Callable
@@ -91,6 +98,7 @@ class SeatPolicy(NamedTuple):
     tagged: Callable | None = None
     waits: Callable | None = None
     after: Callable | None = None
+    learning: Callable | None = None
 
 
 def uses_turn_based_rollout(collector: RolloutSpec) -> bool:
@@ -148,6 +156,29 @@ def record_decision(collector: RolloutSpec, role: str, now: ActingSeat, choice: 
     }
 
 
+def ask_teacher_of_seat(
+    collector: RolloutSpec, key: jax.Array, memories: PyTree, now: ActingSeat, phase: jax.Array
+) -> tuple[PyTree, jax.Array | None]:
+    """Asks the scripted teacher what it would do for the acting seats.
+
+    Args:
+      collector: the static inputs.
+      key: key of the learner's decisions.
+      memories: as in `RunState.teachers`, one for each phase agent.
+      now: the acting seats.
+      phase: int32, the phase agent that decides.
+
+    Returns:
+      the memories after the ply, and the actions `[E, 1, D]` in the learner's units; None without a teacher.
+    """
+    (role,) = collector.env.spec.roles
+    if role.name not in collector.teachers:
+        return memories, None
+    given = collector.teachers[role.name], teacher_key(key), None, memories[role.name]
+    memory, action, _ = act_in_turn(*given, now, phase)
+    return {role.name: memory}, from_space(role.action, action)
+
+
 def collect_turn_based(
     collector: RolloutSpec, run: RunState, key: jax.Array, draw, table: SeatPolicy | None = None
 ) -> tuple[RunState, CollectedRollout]:
@@ -173,6 +204,9 @@ def collect_turn_based(
         held = None if table.waits is None else table.waits(run, phase)
         now = now if held is None else hold_environments(now, held)
         memories, action, record = table.act(key_act, run, now, phase)
+        watching, taught = ask_teacher_of_seat(collector, key_act, run.teachers, now, phase)
+        if taught is not None:
+            record["taught"] = taught if table.learning is None else table.learning(taught, phase)
         actions = {role.name: for_all_seats(action, turns)}
         episodes, transition = episodes_lib.step_episodes(
             collector.env, key_env, run.episodes, actions, draw, cut=cut(last), held=held
@@ -188,7 +222,7 @@ def collect_turn_based(
             run = table.after(run, flow, phase, length)
         if run.plays is not None:
             run = run.replace(plays=record_moves(role, run.plays, now, action, flow))
-        run = run.replace(episodes=episodes, memories=memories, reset=begins_later)
+        run = run.replace(episodes=episodes, memories=memories, teachers=watching, reset=begins_later)
         return run, (record, told, flow, transition.quarantined)
 
     def cut(last):

@@ -158,7 +158,10 @@ def pool_play_seats(collector: RolloutSpec, run: RunState) -> SeatPolicy:
         over = flow.finished.mask | (flow.over & (length + 1 >= plies))
         return run.replace(had=seat_rounds.mark_played_seats(run.had, place, over))
 
-    return SeatPolicy(act, pick, carry, changes, tagged, waits, after)
+    def learning(x, phase):
+        return x[jnp.asarray(rows.learner)[phase]]
+
+    return SeatPolicy(act, pick, carry, changes, tagged, waits, after, learning)
 
 
 def collect_turn_based_pool(collector: RolloutSpec, run: RunState, key: jax.Array, draw):

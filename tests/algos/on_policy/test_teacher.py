@@ -1,12 +1,20 @@
 """Kickstarting: the imitation losses, and a small recurrent learner that takes over what a teacher does."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from algos.nets.distributions import Gaussian, MultiCategorical, SquashedGaussian
-from algos.on_policy.distillation import Teacher, TeacherTargets, imitation_loss
+from algos.on_policy.distillation import (
+    SQUASHED_LIMIT,
+    Teacher,
+    TeacherTargets,
+    action_imitation_loss,
+    imitation_loss,
+)
 from algos.on_policy.ppo import PPOConfig
 from algos.types import ActionSpec, Rollout
 
@@ -195,3 +203,45 @@ def test_divergences_of_masked_choices():
     q = np.exp([0.0, 0.0, 2.0]) / np.exp([0.0, 0.0, 2.0]).sum()
     np.testing.assert_allclose(loss, (p * np.log(p / q)).sum(), rtol=1e-5)
     np.testing.assert_allclose(gradient, [*(q - p)[:2], 0.0, (q - p)[2]], atol=1e-6)
+
+
+def test_the_likelihood_of_a_scripts_action_is_finite_at_bounds_and_behind_masks():
+    bounds = jnp.array([[-1.0, 1.0], [0.5, 0.0]])
+
+    @jax.jit
+    @partial(jax.value_and_grad, has_aux=True)
+    def squashed(mean):
+        loss = action_imitation_loss(SquashedGaussian(mean, jnp.full(2, -5.0)), bounds)
+        return loss.sum(), loss
+
+    (_, loss), gradient = squashed(jnp.zeros((2, 2)))
+    assert np.isfinite(loss).all() and np.isfinite(gradient).all()
+    gradient = squashed(jnp.arctanh(jnp.array([[-SQUASHED_LIMIT, SQUASHED_LIMIT], [0.5, 0.0]])))[1]
+    np.testing.assert_allclose(gradient, 0.0, atol=0.1)
+
+    mask = jnp.array([[True, True, False, True, True]] * 2)
+
+    @jax.jit
+    @partial(jax.value_and_grad, has_aux=True)
+    def chosen(logits):
+        student = MultiCategorical.masked(logits, (3, 2), mask)
+        loss = action_imitation_loss(student, jnp.array([[1, 0], [2, 0]]))
+        return loss.sum(), loss
+
+    (_, loss), gradient = chosen(jnp.array([[0.0, 0.0, 5.0, 0.0, 0.0]] * 2))
+    np.testing.assert_allclose(loss, [2 * np.log(2), 0.0], rtol=1e-6)
+    np.testing.assert_allclose(gradient, [[0.5, -0.5, 0.0, -0.5, 0.5], [0.0] * 5], atol=1e-6)
+
+
+def test_a_script_needs_no_segments_but_cross_entropy():
+    scripted = settings(teacher="script:any", sampling="samples")
+    assert "teacher_value_weight" not in scripted.adjustable()
+    assert "teacher_coefficient" in scripted.adjustable()
+    with pytest.raises(
+        ValueError, match="teacher_loss=reverse_kl: must be cross_entropy with teacher=script:any"
+    ):
+        settings(teacher="script:any", teacher_loss="reverse_kl")
+    for sampling in ("samples", "sequential"):
+        agent = settings(teacher="script:any", sampling=sampling).make(SHAPE, ACTION, samples=E, updates=4)
+        with pytest.raises(ValueError, match="teacher=script:any: must be loaded"):
+            jax.eval_shape(learnt_once(agent), jax.random.key(0))

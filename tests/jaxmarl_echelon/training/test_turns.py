@@ -11,15 +11,18 @@ from algos.on_policy.ppo import PPOConfig
 from algos.on_policy.returns import gae
 from algos.types import Agent
 from jaxmarl_echelon.curricula.base import constant_curriculum
+from jaxmarl_echelon.envs.base import ScriptedPolicy
 from jaxmarl_echelon.envs.check_env import check_env
 from jaxmarl_echelon.envs.episodes import EpisodeTask
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames.env import ROLE, TextGame
 from jaxmarl_echelon.envs.textgames.games import liarsdice, tictactoe
 from jaxmarl_echelon.envs.textgames.rules import GameRules, winner_scores
+from jaxmarl_echelon.selfplay.settings import PoolSettings
 from jaxmarl_echelon.training.acting import controllers
 from jaxmarl_echelon.training.config.build import RunConfig
 from jaxmarl_echelon.training.program import evaluation
+from jaxmarl_echelon.training.program.agents import make_agents
 from jaxmarl_echelon.training.program.program import make_program
 from jaxmarl_echelon.training.rollouts import collect, turn_based
 from jaxmarl_echelon.training.rollouts.spec import RolloutSpec
@@ -344,3 +347,47 @@ def test_evaluations_give_a_policy_every_seat_equally_often(opponent, seats, pla
 
     assert jax.eval_shape(play, jax.random.key(0)).shape == (played, seats)
     assert evaluation.whole_seat_rounds(env, 18) == 18
+
+
+def count_plies(key, memory, state, params):
+    """Says how many decisions it has been asked for."""
+    return memory + 1, jnp.full(2, memory)
+
+
+@pytest.mark.parametrize("controller", ["learner", "pool:player"])
+def test_a_scripted_teacher_remembers_one_seat_at_a_time(controller):
+    """What it says in every row of a decision is the number of the seat's earlier ones: its own stones."""
+    env = tictactoe.make()
+    env.scripts = env.scripts | {"count": ScriptedPolicy(lambda: jnp.int32(0), count_plies)}
+    config = RunConfig(
+        env,
+        PPOConfig(horizon=6, widths=(8,), num_minibatches=1, teacher="script:count"),
+        constant_curriculum,
+        total_env_steps=1000,
+        num_envs=8,
+        controllers={ROLE: controller},
+        pool=PoolSettings(
+            capacity=2, groups=2, snapshot_every=1, fixed=("random",), shares={"mirror": 0.5}, hold=1
+        ),
+    )
+
+    def compare(state, key, rollout):
+        stones = rollout.obs[..., :9].sum(-1)
+        right = rollout.taught[..., 0] == stones
+        return state, {
+            "right": (right & rollout.alive).sum(),
+            "rows": rollout.alive.sum(),
+            "most": stones.max(),
+        }
+
+    agents = {role: agent._replace(update=compare) for role, agent in make_agents(config).items()}
+    program = make_program(config, agents)
+
+    @jax.jit
+    def play(key):
+        update = jax.lax.scan(lambda run, _: program.update(run), program.init(key), None, 3)
+        return update[1].metrics
+
+    found = jax.device_get(play(jax.random.key(0)))
+    np.testing.assert_array_equal(found["losses/right"], found["losses/rows"])
+    assert (found["losses/rows"] > 20).all() and found["losses/most"].max() == 4
