@@ -29,11 +29,10 @@ class SampleBatch(NamedTuple):
     """Samples to learn from, leading axes `[N]`.
 
     `alive` marks the rows that are learnt from: of agents that act, and of agents that are out (only their
-    values are learnt). Other rows hold zeros. `taught` has the actions of a scripted teacher, or is None.
-    `acting` has the weights of the decisions among them
+    values are learnt). Other rows hold zeros. `acting` has the weights of the decisions among them
     (`losses.acting_weights`); None if all are decisions. `idle` marks rows of agents with no learnt row in
-    the rollout (unfilled slots). Observations are in the form of
-    `algos.nets.observations.compress_observations`.
+    the rollout (unfilled slots). `taught` has the actions of a scripted teacher; None without one.
+    Observations are in the form of `algos.nets.observations.compress_observations`.
     """
 
     obs: jax.Array | Entities | Asymmetric
