@@ -221,6 +221,20 @@ class TimeStep(struct.PyTreeNode):
         return resets | self.begins[role] if role in self.begins else resets
 
 
+class ObservationPart(NamedTuple):
+    """A named part of a flat observation, for readers of exported policies; encoders use `Block`.
+
+    Attributes:
+      where: its features.
+      units: unit of what a feature shows, one for all or one for each; "" for a number without one.
+      scales: the value in these units that a feature shows as 1, likewise.
+    """
+
+    where: slice
+    units: tuple[str, ...] = ("",)
+    scales: tuple[float, ...] = (1.0,)
+
+
 class ScriptedPolicy(NamedTuple):
     """A hand-written policy of one environment, with access to the full state.
 
@@ -306,6 +320,8 @@ class Environment:
       opponents: per role with `EnvSpec.turns` the script that plays all seats but one in evaluations; the
         scored seat is the episode's index modulo N. Without an entry, one controller plays all seats.
       blocks: per role the structure of its observations.
+      parts: per role named parts of its observations, with units; empty where `blocks` or nothing names them.
+      action_units: per role the units of its action's numbers, for readers of exported policies.
       goals: per role the location of goals in observations, for hindsight relabelling.
       language: per role the prompts and answers of agents whose observations are token ids.
       viewer: renders evaluations, or None.
@@ -322,6 +338,8 @@ class Environment:
     controllers: Mapping[str, str] = MappingProxyType({})
     opponents: Mapping[str, str] = MappingProxyType({})
     blocks: Mapping[str, tuple[Block, ...]] = MappingProxyType({})
+    parts: Mapping[str, Mapping[str, ObservationPart]] = MappingProxyType({})
+    action_units: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     goals: Mapping[str, Goal] = MappingProxyType({})
     language: Mapping[str, Language] = MappingProxyType({})
     viewer: Viewer | None = None

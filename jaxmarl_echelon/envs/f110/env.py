@@ -14,7 +14,12 @@ from jaxmarl_echelon.envs.f110.car_environment import CarEnvironment
 from jaxmarl_echelon.envs.f110.cars.simulation import SPEED, CarSimulation, SpeedLock, poses_of, velocities_of
 from jaxmarl_echelon.envs.f110.episode_settings import ROLES
 from jaxmarl_echelon.envs.f110.observing import track_position
-from jaxmarl_echelon.envs.f110.observing.observe import ObservationScales, gaplock_observation
+from jaxmarl_echelon.envs.f110.observing.observe import (
+    ACTION_UNITS,
+    ObservationScales,
+    gaplock_observation,
+    gaplock_parts,
+)
 from jaxmarl_echelon.envs.f110.results import DEFENDED, OUTCOMES, RUNNING, SUCCESS, TIMEOUT, classify_outcome
 from jaxmarl_echelon.envs.f110.rewards import CarRewardInputs
 from jaxmarl_echelon.envs.f110.scripts import controllers
@@ -87,6 +92,8 @@ class F110(CarEnvironment):
         by_itself = any(grid.name != "line2" for grid in maps)
         self.references = {"attacker": ("standing",)} if by_itself else {}
         self.controllers = {"attacker": "learner", "defender": "ftg"}
+        self.action_units = dict.fromkeys(ROLES, ACTION_UNITS)
+        self.parts = dict.fromkeys(ROLES, gaplock_parts(simulation.lidar.beams, scales, observe_time))
         self.viewer = F110Viewer(maps, OUTCOMES, simulation)
         self.scripts = self._make_scripts()
 

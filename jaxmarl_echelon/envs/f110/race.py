@@ -13,7 +13,13 @@ from jaxmarl_echelon.envs.f110 import episode_settings
 from jaxmarl_echelon.envs.f110.car_environment import CarEnvironment
 from jaxmarl_echelon.envs.f110.cars.simulation import CarSimulation, poses_of, velocities_of
 from jaxmarl_echelon.envs.f110.observing import track_position
-from jaxmarl_echelon.envs.f110.observing.observe import RacingScales, racing_layout, racing_observation
+from jaxmarl_echelon.envs.f110.observing.observe import (
+    ACTION_UNITS,
+    RacingScales,
+    racing_layout,
+    racing_observation,
+    racing_parts,
+)
 from jaxmarl_echelon.envs.f110.results import RUNNING, SELF_CRASH
 from jaxmarl_echelon.envs.f110.rewards import CarRewardInputs
 from jaxmarl_echelon.envs.f110.scripts import controllers
@@ -71,6 +77,8 @@ class F110Race(CarEnvironment):
         self.scripts = self._make_scripts()
         self.baselines = tuple(self.scripts)
         self.controllers = {"car": "learner"}
+        self.action_units = {"car": ACTION_UNITS}
+        self.parts = {"car": racing_parts(simulation.lidar.beams, scales, len(self.lookahead), neighbours)}
         self.viewer = F110Viewer(maps, RACE_OUTCOMES, simulation)
 
     readers = episode_settings.RACE

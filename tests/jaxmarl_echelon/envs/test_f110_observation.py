@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxmarl_echelon as je
 from jaxmarl_echelon.envs.f110.observing.observe import (
     ObservationScales,
     RacingScales,
@@ -132,3 +133,22 @@ def test_observations_batch():
     arrays = [jnp.asarray(x) for x in (*EGO, *TARGET)]
     batch = jax.vmap(lambda s: gaplock_observation(s, *arrays, True, ObservationScales()))(scans)
     np.testing.assert_allclose(batch[2], observe(np.asarray(scans[2])), atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("f110", {"observe_time": True}),
+        ("f110", {"goal": {"low": [0.0, -1.0], "high": [2.0, 1.0]}}),
+        ("f110_race", {"map": "track:1"}),
+    ],
+)
+def test_parts_have_no_holes_and_one_unit_for_all_or_each(name, settings):
+    env = je.make(name, lidar_beams=12, **settings)
+    for role in env.spec.roles:
+        end = 0
+        for part in env.parts[role.name].values():
+            size = part.where.stop - end
+            assert part.where.start == end and {len(part.units), len(part.scales)} <= {1, size}
+            end = part.where.stop
+        assert end == role.observation.shape[0] and env.action_units[role.name] == ("rad", "m/s")

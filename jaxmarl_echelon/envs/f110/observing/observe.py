@@ -4,7 +4,11 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxmarl_echelon.envs.base import ObservationPart
+
 NEIGHBOUR_FEATURES = 7
+# Of the steering angle and the speed.
+ACTION_UNITS = ("rad", "m/s")
 
 
 class ObservationScales(struct.PyTreeNode):
@@ -51,6 +55,40 @@ def racing_layout(beams: int, lookahead: int, neighbours: int) -> dict[str, slic
             "neighbours": NEIGHBOUR_FEATURES * neighbours,
         }
     )
+
+
+def gaplock_parts(beams: int, scales: ObservationScales, observe_time: bool) -> dict[str, ObservationPart]:
+    """Returns the parts of the gaplock observation with their units and scales."""
+    speed, position = float(scales.speed_scale), float(scales.position_scale)
+    velocity = ("m/s", "m/s", "rad/s"), (speed,)
+    facts = {
+        "lidar": (("m",), (float(scales.lidar_range),)),
+        "ego_velocity": velocity,
+        "target_velocity": velocity,
+        "relative_pose": (("m", "m", "", "", "m"), (position, position, 1.0, 1.0, position)),
+    }
+    layout = gaplock_layout(beams, observe_time)
+    return {name: ObservationPart(where, *facts.get(name, ())) for name, where in layout.items()}
+
+
+def racing_parts(
+    beams: int, scales: RacingScales, lookahead: int, neighbours: int
+) -> dict[str, ObservationPart]:
+    """Returns the parts of the racing observation with their units and scales."""
+    speed, position = float(scales.speed_scale), float(scales.position_scale)
+    facts = {
+        "lidar": (("m",), (float(scales.lidar_range),)),
+        "ego_velocity": (("m/s", "m/s", "rad/s"), (speed, speed, float(scales.yaw_rate_scale))),
+        "steer": (("rad",), (float(scales.steer_scale),)),
+        "offset": (("m",), (float(scales.offset_scale),)),
+        "lookahead": (("m",), (position,)),
+        "neighbours": (
+            ("m", "m", "", "", "m/s", "m/s", "") * neighbours,
+            (position, position, 1.0, 1.0, speed, speed, 1.0) * neighbours,
+        ),
+    }
+    layout = racing_layout(beams, lookahead, neighbours)
+    return {name: ObservationPart(where, *facts.get(name, ())) for name, where in layout.items()}
 
 
 def gaplock_observation(

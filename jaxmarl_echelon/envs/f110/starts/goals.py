@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from algos.types import Goal
 from jaxmarl_echelon.envs import results
-from jaxmarl_echelon.envs.base import Environment, EnvSpec, TimeStep
+from jaxmarl_echelon.envs.base import Environment, EnvSpec, ObservationPart, TimeStep
 from jaxmarl_echelon.envs.f110.observing.observe import gaplock_layout
 from jaxmarl_echelon.envs.f110.state import F110Params, F110State
 from jaxmarl_echelon.envs.settings import read_choice, read_mapping, read_number, read_numbers, read_switch
@@ -72,6 +72,10 @@ class F110Goals(Environment):
         )
         self.goals = {ROLE: goal}
         self.spec = _with_goal(env.spec)
+        size = self.spec.role(ROLE).observation.shape[0]
+        shown = {"goal": ObservationPart(slice(size - 2, size), ("m",), (self._scale,))}
+        self.action_units = env.action_units
+        self.parts = env.parts | {ROLE: env.parts[ROLE] | shown}
         self.simulation, self.maps, self.scales = env.simulation, env.maps, env.scales
         self.scripts = env.scripts
         self.baselines, self.controllers, self.ladder = env.baselines, env.controllers, env.ladder
