@@ -11,6 +11,7 @@ from flax import struct
 from algos.types import Agent, PyTree
 from jaxmarl_echelon import command_line, run_loading
 from jaxmarl_echelon.envs.base import Role
+from jaxmarl_echelon.exporting.exported_folder import ExportedPolicy, is_exported, load_exported_policy
 from jaxmarl_echelon.training.acting.controllers import to_space
 from jaxmarl_echelon.training.acting.state import RunState
 from jaxmarl_echelon.training.config.role_assignment import POOL, SHARED
@@ -92,29 +93,39 @@ def make_policy(config: RunConfig, run: RunState, role: str | None = None) -> Po
     """
     agents = make_actors(config)
     role = next(iter(agents)) if role is None else role
-    learner = _learner(config, role)
+    learner = find_learner(config, role)
     agent = agents[learner]
     return Policy(agent.policy_state(run.policies[learner]), agent, config.env.spec.role(role))
 
 
-def load_policy(path: str | Path, role: str | None = None, checkpoint: str = "best_eval") -> Policy:
-    """Loads a policy from a checkpoint.
+def load_policy(
+    path: str | Path, role: str | None = None, checkpoint: str = "best_eval"
+) -> Policy | ExportedPolicy:
+    """Loads a policy from a checkpoint, or from an exported folder.
 
     Args:
-      path: a run's folder, its `checkpoints` folder, or one checkpoint.
-      role: as for `make_policy`.
+      path: a run's folder, its `checkpoints` folder, one checkpoint, or a folder that `export` wrote.
+      role: as for `make_policy`; an exported folder has one.
       checkpoint: name of the checkpoint in a run's folder.
 
+    Returns:
+      the policy; both kinds are called alike, only that of a checkpoint can be compiled.
+
     Raises:
-      ValueError: one line, for a missing or unreadable checkpoint, or another role.
+      ValueError: one line, for a missing or unreadable checkpoint or exported folder, or another role.
     """
     command_line.use_compilation_cache()
+    if is_exported(path):
+        exported = load_exported_policy(path)
+        if role not in (None, found := exported.contract["role"]):
+            raise ValueError(f"role={role}: not the role of {path}; allowed: {found}")
+        return exported
     _, _, config, _, state = run_loading.load_run(str(path), checkpoint, policy_only=True)
     return make_policy(config, state, role)
 
 
-def _learner(config: RunConfig, role: str) -> str:
-    """Returns the role whose learner controls the given role."""
+def find_learner(config: RunConfig, role: str) -> str:
+    """Returns the role whose learner controls the given role; raises a one-line ValueError without one."""
     sharing: Mapping[str, str] = {
         name: controller.removeprefix(SHARED).removeprefix(POOL)
         for name, controller in config.controllers.items()

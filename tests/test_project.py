@@ -87,6 +87,7 @@ def test_installed_package_finds_its_own_configuration(installed, repository, tm
     [
         ("jaxmarl-train", "algo=ddpg", "error: algo=ddpg: unknown algo; allowed: a2c, "),
         ("jaxmarl-evaluate", "nowhere", "error: nowhere: no such folder\n"),
+        ("jaxmarl-export", "nowhere", "error: nowhere: no such folder\n"),
     ],
 )
 def test_console_scripts(installed, tmp_path, script, wrong, line):

@@ -1,0 +1,1 @@
+"""Exported policies: their folder, its formats, and the check of its golden vectors."""
