@@ -1,0 +1,35 @@
+"""Exported policies in the environments of a run, to compare what they reach with `evaluate`."""
+
+import jax
+import jax.numpy as jnp
+
+from jaxmarl_echelon.envs.base import Role
+from jaxmarl_echelon.exporting.exported_folder import ExportedPolicy
+from jaxmarl_echelon.training.acting.controllers import Controller
+
+
+def make_exported_controller(policy: ExportedPolicy, role: Role) -> Controller:
+    """Builds the controller that acts by an exported policy, outside of the compiled program.
+
+    Args:
+      policy: of any format.
+      role: the role that it plays, with its number of agents.
+
+    Returns:
+      a controller for `Program.evaluate_with_controllers`.
+    """
+
+    def init(num_envs):
+        return jax.tree.map(jnp.asarray, policy.initial_memory((num_envs, role.size)))
+
+    def act(key, state, memory, view, reset):
+        del key, state
+        obs, mask = view.time.obs[role.name], view.time.action_mask.get(role.name)
+        shape = obs.shape[: obs.ndim - len(role.observation.shape)]
+        action = jax.ShapeDtypeStruct((*shape, *role.action.shape), role.action.dtype)
+        after = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), memory)
+        given = obs, memory, view.time.restarts(role.name, reset), mask
+        action, memory = jax.pure_callback(policy, (action, after), *given)
+        return memory, action, None
+
+    return Controller(init, act)
