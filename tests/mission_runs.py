@@ -47,7 +47,7 @@ class Missions(Environment):
 
     def default_params(self):
         zero = np.float32(0)
-        weights = MissionWeights(np.zeros(len(COMPONENTS), np.float32), *[zero] * 4, np.int32(0), *[zero] * 4)
+        weights = MissionWeights(np.zeros(len(COMPONENTS), np.float32), *[zero] * 5, np.int32(0), *[zero] * 4)
         return Params(weights, Levers(np.ones(len(VERBS), np.float32)), np.float32(1))
 
     def task_params(self, settings):

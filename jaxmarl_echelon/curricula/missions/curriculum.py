@@ -233,6 +233,7 @@ def _posed(params: PyTree, plan: CurriculumParams, phase, progress, paid, exam) 
     chosen = MissionWeights(
         components=weights.component_weights(paid[:3], plan.base),
         terminal=paid[2],
+        early=weights.early_share(plan.schedule, plan.early),
         credit=jnp.where(jnp.isnan(plan.credit), least, plan.credit),
         calibration=paid[3],
         progress=progress,

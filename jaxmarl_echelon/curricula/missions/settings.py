@@ -39,8 +39,9 @@ class CurriculumParams(struct.PyTreeNode):
 
     Attributes:
       schedule: int32 index into `weights.SCHEDULES`.
-      totals: `[3]`, floor: scalar; see `weights.shares`.
+      totals: `[3]`, floor, success: scalars; see `weights.family_shares`.
       base: `[C]` relative weights of the components.
+      early: share of success that is also shown as it is earned.
       calibration: weight of the status report's bonus.
       credit: weight of the difference reward; NaN for the terminal reward's, at least `least_credit`.
       least_credit: see `credit`.
@@ -60,7 +61,9 @@ class CurriculumParams(struct.PyTreeNode):
     schedule: jax.Array
     totals: jax.Array
     floor: jax.Array
+    success: jax.Array
     base: jax.Array
+    early: jax.Array
     calibration: jax.Array
     credit: jax.Array
     least_credit: jax.Array
@@ -92,8 +95,10 @@ def read_curriculum_params(
     nominal_episodes: int = 2000,
     blend_episodes: int = 200,
     floor: float = weights.FLOOR,
+    success: float = weights.SUCCESS,
     totals: Sequence[float] = weights.TOTALS,
     base: Mapping[str, float] | None = None,
+    early: float = 1.0,
     calibration: float = WEIGHT,
     credit: float | str = 1.0,
 ) -> CurriculumParams:
@@ -111,7 +116,8 @@ def read_curriculum_params(
       advance_margin, regress_margin: by which thresholds must be exceeded, or missed, for a transition.
       nominal_episodes: nominal episodes of a phase, for the progress.
       blend_episodes: episodes over which weights are blended from one phase to the next.
-      floor, totals, base: see `weights`; `base` replaces single weights.
+      floor, success, totals, base: see `weights`; `base` replaces single weights.
+      early: share of mission success that is also shown as it is earned, by differences of potentials.
       calibration: weight of honest status reports.
       credit: weight of the difference reward, or "terminal" for the terminal reward's, at least 0.25.
 
@@ -126,7 +132,9 @@ def read_curriculum_params(
         schedule=np.int32(_schedule(schedule)),
         totals=_totals(totals),
         floor=_between("floor", floor),
+        success=_between("success", success),
         base=_base(base),
+        early=_between("early", early, 0.0, 100.0),
         calibration=_between("calibration", calibration, 0.0, 100.0),
         credit=_credit(credit),
         least_credit=np.float32(LEAST_CREDIT),

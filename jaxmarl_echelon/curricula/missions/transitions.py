@@ -105,7 +105,7 @@ def curriculum_progress(plan: CurriculumParams, phase: jax.Array, episodes: jax.
 
 def scheduled_weights(plan: CurriculumParams, progress: jax.Array) -> jax.Array:
     """Returns `[4]`: shares of the families (`weights.FAMILIES`) and weight of calibration, at a progress."""
-    shares = weights.family_shares(plan.schedule, progress, plan.totals, plan.floor)
+    shares = weights.family_shares(plan.schedule, progress, plan.totals, plan.floor, plan.success)
     return jnp.append(shares, plan.calibration * calibration.calibration_fade(progress))
 
 

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxmarl_echelon.envs.echelon import assistance, commands
 from jaxmarl_echelon.envs.echelon.battle import sensors
@@ -24,8 +25,10 @@ from jaxmarl_echelon.envs.echelon.battle.surroundings import chassis_of
 from jaxmarl_echelon.envs.echelon.observing.contacts import MechSides
 from jaxmarl_echelon.envs.echelon.observing.layout import CONTACTS, ObservationLayout
 from jaxmarl_echelon.envs.echelon.observing.observe import ObjectiveStatus, Senses, observe_mechs, place_of
+from jaxmarl_echelon.envs.echelon.observing.true_state import OWN, observe_true_state, true_state_size
 from jaxmarl_echelon.envs.echelon.results import RUNNING
 from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank
+from jaxmarl_echelon.envs.spaces import Box
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,10 +38,12 @@ class BattleInterface:
     Attributes:
       simulation: the battle.
       layout: layout of an observation.
+      critic: what critics observe, one of `true_state.CRITICS`.
     """
 
     simulation: BattleSimulation
     layout: ObservationLayout
+    critic: str = OWN
 
     @property
     def bank(self) -> TerrainBank:
@@ -112,13 +117,38 @@ class BattleInterface:
         standing: ObjectiveStatus | None = None,
         further: Mapping[str, jax.Array] = MappingProxyType({}),
         dead_see: tuple[str, ...] = (),
+        marks: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array]:
         """Returns observations `[M, layout.size]` and contacts `[M, K]`; see `observe_mechs`."""
         place = place_of(self.bank, state.battle.map_index)
         sides, chassis = self.sides(params), chassis_of(params)
         return observe_mechs(
-            self.layout, state, params, sides, chassis, senses, place, standing, further, dead_see
+            self.layout, state, params, sides, chassis, senses, place, standing, further, dead_see, marks
         )
+
+    def critic_space(self, further: int = 0) -> Box | None:
+        """Returns the space of the critics' observations, with N further numbers; None for the actors'."""
+        if self.critic == OWN:
+            return None
+        return Box((self.layout.size + true_state_size(sum(self.teams), further),), -np.inf, np.inf)
+
+    def observe_for_critics(
+        self,
+        observations: jax.Array,
+        state: EchelonState,
+        params: EchelonParams,
+        further: jax.Array | None = None,
+    ) -> dict[str, jax.Array]:
+        """Returns the critics' observations by role: the actors' `[M, F]`, then the true state.
+
+        Empty where critics observe what actors do.
+        """
+        if self.critic == OWN:
+            return {}
+        span = float(max(self.bank.size))
+        mechs, sides = state.battle.mechs, self.sides(params)
+        known = observe_true_state(mechs, chassis_of(params), sides, span, further)
+        return self.split_by_role(jnp.concatenate([observations, known], axis=-1))
 
     def split_by_role(self, values: jax.Array) -> dict[str, jax.Array]:
         """Splits values of all mechs by role."""

@@ -16,7 +16,6 @@ from jaxmarl_echelon.envs.echelon.battle.state import BLUE, TEAMS, EchelonParams
 from jaxmarl_echelon.envs.echelon.battle.surroundings import Scene, pack_gap
 from jaxmarl_echelon.envs.echelon.battle_interface import BattleInterface
 from jaxmarl_echelon.envs.echelon.commands import ACTION_SIZE
-from jaxmarl_echelon.envs.echelon.observing.layout import ObservationLayout
 from jaxmarl_echelon.envs.echelon.results import ENDINGS, OUTCOMES, RUNNING, WINS, decide_outcome
 from jaxmarl_echelon.envs.echelon.rewards import BattleRewardInputs
 from jaxmarl_echelon.envs.echelon.scripts import baselines
@@ -66,7 +65,7 @@ class Echelon(Environment):
         self.teams, self.layout = interface.teams, interface.layout
         self._params, self._limits = params, limits
         self._team, self._assists = interface.simulation.team, interface.bank.ways is not None
-        self.spec = _spec(self.teams, self.layout, reward, int(params.max_decisions))
+        self.spec = _spec(interface, reward, int(params.max_decisions))
         self.blocks = dict.fromkeys(TEAMS, self.layout.blocks)
         self.baselines = baselines.BASELINES
         self.controllers = {"blue": "learner", "red": "heuristic"}
@@ -208,20 +207,21 @@ class Echelon(Environment):
             action_mask={},
             over=over,
             info=info | paid_blue,
+            critic_obs=self.interface.observe_for_critics(observations, state, params),
         )
 
 
-def _spec(teams, layout: ObservationLayout, reward: Reward, limit: int) -> EnvSpec:
-    observation = Box((layout.size,), -np.inf, np.inf)
-    action = Box((ACTION_SIZE,), -1.0, 1.0)
-    sides = zip(TEAMS, teams, ("success", RED_SCORE), strict=True)
+def _spec(interface: BattleInterface, reward: Reward, limit: int) -> EnvSpec:
+    observation = Box((interface.layout.size,), -np.inf, np.inf)
+    action, critic = Box((ACTION_SIZE,), -1.0, 1.0), interface.critic_space()
+    sides = zip(TEAMS, interface.teams, ("success", RED_SCORE), strict=True)
     reported = results.standard_results(OUTCOMES, WINS[:1], components=reward.names)
     won = results.Result(RED_SCORE, kind="rate", source="outcome", among=WINS[1:])
     ending = results.Result("ending", kind="code", labels=ENDINGS)
     return EnvSpec(
         name="echelon",
         version=4,
-        roles=tuple(Role(team, count, observation, action, score) for team, count, score in sides),
+        roles=tuple(Role(team, count, observation, action, score, critic) for team, count, score in sides),
         decision_period=PERIOD,
         episode_limit=limit,
         results=(*reported, won, ending),

@@ -53,5 +53,6 @@ def make(reward: Reward, *, bank: TerrainBank | None = None, **given) -> Echelon
         pages=ground.pages,
         damaged=ground.damaged,
     )
-    layout = make_layout(pack, chosen.observing.telemetry)
-    return Echelon(BattleInterface(simulation, layout), reward, limits, params)
+    layout = make_layout(pack, chosen.observing.telemetry, frame=chosen.observing.frame)
+    interface = BattleInterface(simulation, layout, chosen.observing.critic)
+    return Echelon(interface, reward, limits, params)

@@ -25,6 +25,7 @@ from jaxmarl_echelon.envs.echelon.battle.unit_tables import (
     WEAPON,
 )
 from jaxmarl_echelon.envs.echelon.observing import contacts as contacts_lib
+from jaxmarl_echelon.envs.echelon.observing import true_state
 from jaxmarl_echelon.envs.echelon.observing.contacts import BIGGEST, CLOSEST, MOST_DAMAGED, MechSides
 from jaxmarl_echelon.envs.echelon.observing.layout import CONTACT_FIELDS, make_layout
 from jaxmarl_echelon.envs.echelon.observing.observe import Place, Senses, observe_mechs, pack_board
@@ -355,3 +356,72 @@ def test_observations_are_one_trace_over_rosters_and_maps():
     assert seen.tolist() == [[0, 0, 0, 1], [0, 1, 0, 0]]
     see_all(jnp.array([[LIGHT, HEAVY], [MEDIUM, LIGHT]]), jnp.arange(2))
     assert len(traces) == 1
+
+
+BODY_LAYOUT = make_layout(5, frame="body")
+
+
+def turned_battle(turn):
+    """A battle of three mechs around the zone's centre, turned by an angle about it."""
+    rng = np.random.default_rng(3)
+    cos, sin = np.cos(turn), np.sin(turn)
+    rotation = np.array([[cos, sin], [-sin, cos]])
+    offset = np.array([[-6.0, 2.0], [3.0, -7.0], [8.0, 4.0]])
+    velocity = np.concatenate([rng.normal(size=(3, 2)) @ rotation, [[0.1]] * 3], 1)
+    position = np.concatenate([offset @ rotation + ZONE[:2], [[1.0], [1.5], [2.0]]], 1)
+    yaw = np.array([0.3, -1.0, 2.5]) + turn
+    return make_mechs(position, [SCOUT, MEDIUM, HEAVY], velocity=velocity, yaw=yaw, hp=[60, 75, 150])
+
+
+def test_in_the_own_frame_nothing_depends_on_the_direction_of_the_world():
+    """Turned as a whole, a battle looks the same to its mechs, but for their absolute heading and the map."""
+    seen = []
+    for turn in (0.0, 0.7, 2.4):
+        state, params = (
+            make_state(make_battle(turned_battle(turn))),
+            make_params([SCOUT, MEDIUM, HEAVY]),
+        )
+        blocks, _ = see(state, params, (0, 0, 1), BODY_LAYOUT, make_senses(3), make_place())
+        heading = [BODY_LAYOUT.index("self", name) for name in ("sin_yaw", "cos_yaw")]
+        own = np.delete(np.asarray(blocks["self"]), heading, axis=1)
+        seen.append(np.concatenate([np.asarray(blocks["contacts"]).reshape(3, -1), own], 1))
+    np.testing.assert_allclose(seen[1], seen[0], atol=2e-5)
+    np.testing.assert_allclose(seen[2], seen[0], atol=2e-5)
+
+
+def test_the_own_frame_points_ahead_and_to_the_left():
+    mechs = make_mechs(
+        [[10, 10, 1], [10, 16, 1]],
+        [SCOUT, SCOUT],
+        yaw=[np.pi / 2, np.pi],
+        velocity=[[0, 0, 0], [0, 2, 0]],
+    )
+    state, params = make_state(make_battle(mechs)), make_params([SCOUT, SCOUT])
+    blocks, _ = see(state, params, (0, 1), BODY_LAYOUT, make_senses(2), make_place())
+    contact = dict(zip(BODY_LAYOUT["contacts"].fields, np.asarray(blocks["contacts"])[0, 0], strict=True))
+    # The first looks along y, at the second, which looks along -x: to the first's left.
+    expected = {"ahead": 6 / 40, "left": 0, "velocity_ahead": 0.2, "velocity_left": 0, "sin_heading": 1}
+    expected |= {"cos_heading": 0, "sin_bearing": 0, "cos_bearing": 1, "hostile": 1, "visible": 1}
+    for name, value in expected.items():
+        assert contact[name] == pytest.approx(value, abs=1e-6), name
+    own = dict(zip(BODY_LAYOUT["self"].fields, np.asarray(blocks["self"])[0], strict=True))
+    # The zone lies 20 along x, to the right, and 10 along y, ahead.
+    assert own["zone_ahead"] == pytest.approx(0.25) and own["zone_left"] == pytest.approx(-0.5)
+    assert own["zone_sin"] == pytest.approx(-2 / 5**0.5) and own["zone_cos"] == pytest.approx(1 / 5**0.5)
+    assert BODY_LAYOUT.size == make_layout(5).size + 5 * 2 + 2
+
+
+def test_critics_see_mechs_that_no_sensor_sees():
+    mechs = make_mechs(
+        [[10, 10, 1], [30, 10, 1], [5, 5, 1]], [SCOUT, HEAVY, SCOUT], alive=[True, True, False]
+    )
+    sides = sides_of([0, 1, 0], [SCOUT, HEAVY, SCOUT])
+    params = make_params([SCOUT, HEAVY, SCOUT])
+    flat = true_state.observe_true_state(mechs, chassis_of(params), sides, 40.0, jnp.ones((3, 2)))
+    assert flat.shape == (3, true_state.true_state_size(3, 2)) and (flat[:, -2:] == 1).all()
+    rows = np.asarray(flat)[:, :-2].reshape(3, 3, -1)
+    first = dict(zip(true_state.MECH_FIELDS, rows[0, 1], strict=True))
+    assert (first["alive"], first["friendly"], first["heavy"], first["hp"]) == (1, 0, 1, 1)
+    assert first["ahead"] == pytest.approx(0.5) and first["left"] == pytest.approx(0.0, abs=1e-6)
+    # Of a dead mech only its team is known.
+    assert rows[0, 2].tolist() == [0, 1] + [0] * (len(true_state.MECH_FIELDS) - 2)

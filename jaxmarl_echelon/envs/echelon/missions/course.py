@@ -12,6 +12,7 @@ from jaxmarl_echelon.envs.echelon.battle.state import EchelonParams, EchelonStat
 from jaxmarl_echelon.envs.echelon.battle.surroundings import chassis_of
 from jaxmarl_echelon.envs.echelon.missions import calibration
 from jaxmarl_echelon.envs.echelon.missions.measures import facts, record, staging
+from jaxmarl_echelon.envs.echelon.missions.measures.credit import CreditInputs, CreditRule, assign_credit
 from jaxmarl_echelon.envs.echelon.missions.measures.judge import Verdict, assess_missions
 from jaxmarl_echelon.envs.echelon.missions.measures.overwatch_coverage import sees_objective_sample
 from jaxmarl_echelon.envs.echelon.missions.pay.components import ShapingInputs
@@ -36,11 +37,13 @@ class MissionEvaluator:
       registry: the verbs.
       simulation: the battle.
       ground: terrain data of scenarios.
+      credit: rule by which mechs are credited with success.
     """
 
     registry: Registry
     simulation: BattleSimulation
     ground: ScenarioGround
+    credit: CreditRule
 
     def opening(
         self, echelon: EchelonState, scenario: Scenario, battle: EchelonParams, params: MissionParams
@@ -78,6 +81,7 @@ class MissionEvaluator:
 
     def advance(
         self,
+        key: jax.Array,
         state: MissionState,
         after: EchelonState,
         status: jax.Array,
@@ -88,6 +92,7 @@ class MissionEvaluator:
         """Advances the missions by one decision.
 
         Args:
+          key: of the decision; see `assign_credit`.
           state: before the decision.
           after: the battle after it.
           status: `[M]` status reports, in [-1, 1].
@@ -125,10 +130,29 @@ class MissionEvaluator:
             orders=read_order_terms(told, limit),
             limit=limit,
             gamma=params.gamma,
+            decision=after.decision,
+            asked=record.requested_cells(now.open_cells, params.cover_target),
         )
         evidence = self._evidence(moved, params)
         it = MissionRewardInputs(shaping, verdict, evidence, told, later, bonus, after.decision)
-        return moved, verdict, *compute_mission_rewards(self.registry, params, it)
+        return moved, verdict, *compute_mission_rewards(key, self.registry, self.credit, params, it)
+
+    def credit_mechs(self, key: jax.Array, state: MissionState, params: MissionParams) -> jax.Array:
+        """Returns the credit `[M]` of each mech if the episode ended now, not weighted.
+
+        Args:
+          key: see `assign_credit`.
+          state: the missions.
+          params: parameters of the mission.
+        """
+        decision = state.echelon.decision
+        order = staging.present_orders(state.scenario.orders, decision)
+        verdict = self._judged(state, order, params)
+        evidence = self._evidence(state, params)
+        assessed = CreditInputs(
+            self.registry, evidence, order.went, verdict.outcome, verdict.success, decision
+        )
+        return assign_credit(self.credit, key, assessed)
 
     def _with(self, state: MissionState, verdict: Verdict) -> MissionState:
         return state.replace(by_team=verdict.by_team, potential=verdict.potential, success=verdict.success)

@@ -13,9 +13,10 @@ from jaxmarl_echelon.envs.echelon.battle.simulation import BattleSimulation
 from jaxmarl_echelon.envs.echelon.battle.state import BLUE, TEAMS, EchelonParams
 from jaxmarl_echelon.envs.echelon.battle.surroundings import chassis_of
 from jaxmarl_echelon.envs.echelon.battle_interface import BattleInterface
-from jaxmarl_echelon.envs.echelon.missions import embedding, results
+from jaxmarl_echelon.envs.echelon.missions import embedding, own_progress, results
 from jaxmarl_echelon.envs.echelon.missions.course import MissionEvaluator
 from jaxmarl_echelon.envs.echelon.missions.measures import staging
+from jaxmarl_echelon.envs.echelon.missions.measures.credit import CreditRule
 from jaxmarl_echelon.envs.echelon.missions.measures.judge import Verdict
 from jaxmarl_echelon.envs.echelon.missions.measures.success import time_taken
 from jaxmarl_echelon.envs.echelon.missions.objective_status import observe_objective
@@ -27,7 +28,7 @@ from jaxmarl_echelon.envs.echelon.missions.script import make_mission_script
 from jaxmarl_echelon.envs.echelon.missions.state import MissionParams, MissionState, Scenario
 from jaxmarl_echelon.envs.echelon.missions.turns import pick_by_weight, pick_shuffled
 from jaxmarl_echelon.envs.echelon.missions.view.render import MissionViewer
-from jaxmarl_echelon.envs.echelon.observing.layout import ObservationLayout
+from jaxmarl_echelon.envs.echelon.observing.layout import BODY
 from jaxmarl_echelon.envs.echelon.observing.observe import Senses
 from jaxmarl_echelon.envs.echelon.scripts import baselines
 from jaxmarl_echelon.envs.echelon.settings import PERIOD
@@ -36,7 +37,7 @@ from jaxmarl_echelon.envs.results import COMPONENT
 from jaxmarl_echelon.envs.spaces import Box
 
 # State, time and order of the mission. Dead mechs still see them: critics need them for delayed rewards.
-DEAD_SEE = ("self", "mission")
+DEAD_SEE = ("self", "mission", "progress")
 
 
 class EchelonMissions(Environment):
@@ -56,6 +57,7 @@ class EchelonMissions(Environment):
       blocks: its blocks per role, for encoders.
       registry: the verbs.
       ground: terrain data of scenarios.
+      credit: rule by which mechs are credited with success.
       endings: names of the ways in which an episode can end.
       baselines: scripts to compare a learner with.
       controllers: default controller of each role.
@@ -71,6 +73,7 @@ class EchelonMissions(Environment):
         frame: MissionLimits,
         params: MissionParams,
         task,
+        credit: CreditRule,
     ):
         """Assembles the environment.
 
@@ -80,12 +83,13 @@ class EchelonMissions(Environment):
           frame: bounds that settings are checked against.
           params: default parameters.
           task: `(settings) -> params`, for curricula.
+          credit: rule by which mechs are credited with success.
         """
         self.interface, self.reward = interface, frame.reward
         self.teams, self.layout = interface.teams, interface.layout
         self.registry, self.ground = frame.registry, ground
-        self._params, self._task = params, task
-        self.spec = _spec(self.teams, self.layout, frame, int(params.echelon.max_decisions))
+        self.credit, self._params, self._task = credit, params, task
+        self.spec = _spec(interface, frame, int(params.echelon.max_decisions))
         self.blocks = dict.fromkeys(TEAMS, self.layout.blocks)
         self.baselines = baselines.BASELINES
         self.controllers = {"blue": "learner", "red": "heuristic"}
@@ -150,7 +154,7 @@ class EchelonMissions(Environment):
     @property
     def course(self) -> MissionEvaluator:
         """The evaluator of the missions."""
-        return MissionEvaluator(self.registry, self.simulation, self.ground)
+        return MissionEvaluator(self.registry, self.simulation, self.ground, self.credit)
 
     def reset(self, key: jax.Array, params: MissionParams) -> tuple[MissionState, TimeStep]:
         """Starts an episode with a drawn scenario on a drawn terrain."""
@@ -178,7 +182,9 @@ class EchelonMissions(Environment):
         after = self.interface.decide(key, state.echelon, parsed, battle_params)
         senses = self.interface.sense(after.battle, battle_params)
         status = parsed.commands[:, commands.STATUS_REPORT]
-        state, verdict, due, said = self.course.advance(state, after, status, senses, battle_params, params)
+        state, verdict, due, said = self.course.advance(
+            key, state, after, status, senses, battle_params, params
+        )
         paid, said = (self.reward(params.echelon.reward, one, self.reward.init())[0] for one in (due, said))
         return self._report(state, params, senses, verdict, paid, said)
 
@@ -192,8 +198,13 @@ class EchelonMissions(Environment):
         tons = chassis_of(battle_params).tonnage
         told = observe_objective(order, state.by_team, battle.mechs, tons, senses.visible, self.teams)
         mission = embedding.embed_orders(order, battle.mechs.position, len(self.registry.verbs), self.teams)
+        further, marks = {"mission": mission}, None
+        if self.layout.frame == BODY:
+            limit = params.echelon.max_decisions
+            further |= own_progress.observe_progress(state, order, self.ground, limit, self.teams)
+            marks = own_progress.mark_contacts(state, order, self.teams)
         observations, contacts = self.interface.observe(
-            state.echelon, battle_params, senses, told, {"mission": mission}, DEAD_SEE
+            state.echelon, battle_params, senses, told, further, DEAD_SEE, marks
         )
         echelon = state.echelon.replace(
             contacts=contacts,
@@ -214,6 +225,9 @@ class EchelonMissions(Environment):
             over=over,
             info=info,
             present=by_role(present),
+            critic_obs=self.interface.observe_for_critics(
+                observations, state.echelon, battle_params, own_progress.both_missions(state, self.teams)
+            ),
         )
 
     def _info(self, state: MissionState, params: MissionParams, verdict: Verdict) -> dict[str, jax.Array]:
@@ -242,17 +256,18 @@ class EchelonMissions(Environment):
         return {f"{COMPONENT}{name}": jnp.sum(value[:blue]) / count for name, value in paid.items()}
 
 
-def _spec(teams, layout: ObservationLayout, frame: MissionLimits, limit: int) -> EnvSpec:
-    observation = Box((layout.size,), -np.inf, np.inf)
+def _spec(interface: BattleInterface, frame: MissionLimits, limit: int) -> EnvSpec:
+    observation = Box((interface.layout.size,), -np.inf, np.inf)
     action = Box((commands.ACTION_SIZE + 1,), -1.0, 1.0)
+    critic = interface.critic_space(len(own_progress.BOTH_FIELDS))
     scores = results.SCORE, results.RED_SCORE
     roles = (
-        Role(team, count, observation, action, score)
-        for team, count, score in zip(TEAMS, teams, scores, strict=True)
+        Role(team, count, observation, action, score, critic)
+        for team, count, score in zip(TEAMS, interface.teams, scores, strict=True)
     )
     return EnvSpec(
         name="echelon_missions",
-        version=3,
+        version=4,
         roles=tuple(roles),
         decision_period=PERIOD,
         episode_limit=limit,

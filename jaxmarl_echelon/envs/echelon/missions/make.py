@@ -5,14 +5,15 @@ from collections.abc import Mapping
 from jaxmarl_echelon.envs import settings as readers
 from jaxmarl_echelon.envs.echelon.battle.simulation import BattleSimulation
 from jaxmarl_echelon.envs.echelon.battle_interface import BattleInterface
-from jaxmarl_echelon.envs.echelon.missions import embedding
+from jaxmarl_echelon.envs.echelon.missions import embedding, own_progress
 from jaxmarl_echelon.envs.echelon.missions.env import EchelonMissions
+from jaxmarl_echelon.envs.echelon.missions.measures.credit import CreditRule
 from jaxmarl_echelon.envs.echelon.missions.parameters import MissionLimits, build_mission_params
 from jaxmarl_echelon.envs.echelon.missions.scenarios.ground import draw_biomes, make_scenario_ground
 from jaxmarl_echelon.envs.echelon.missions.scenarios.presets import with_preset
 from jaxmarl_echelon.envs.echelon.missions.settings import FIXED, MissionGround, MissionSettings
 from jaxmarl_echelon.envs.echelon.missions.verbs.registry import read_verbs
-from jaxmarl_echelon.envs.echelon.observing.layout import make_layout
+from jaxmarl_echelon.envs.echelon.observing.layout import BODY, make_layout
 from jaxmarl_echelon.envs.echelon.rosters import read_roster
 from jaxmarl_echelon.envs.echelon.settings import SUBSTEPS
 from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank, generate_terrain
@@ -49,7 +50,11 @@ def make(reward: Reward, *, bank: TerrainBank | None = None, **given) -> Echelon
         )
 
     pack = max(roster.largest_pack for roster in rosters)
-    layout = make_layout(pack, chosen.rules.telemetry, embedding.embedding_fields(registry.names))
+    fields = embedding.embedding_fields(registry.names)
+    further, marks = {"mission": ((len(fields),), "vector", fields)}, ()
+    if chosen.rules.frame == BODY:
+        further, marks = further | own_progress.progress_blocks(), own_progress.MARK_FIELDS
+    layout = make_layout(pack, chosen.rules.telemetry, further, chosen.rules.frame, marks)
     simulation = BattleSimulation(
         bank=bank,
         teams=teams,
@@ -59,7 +64,9 @@ def make(reward: Reward, *, bank: TerrainBank | None = None, **given) -> Echelon
         logged=True,
     )
     ground = make_scenario_ground(bank, chosen.ground.coverage_cell)
-    return EchelonMissions(BattleInterface(simulation, layout), ground, frame, params, task)
+    interface = BattleInterface(simulation, layout, chosen.rules.critic)
+    credit = CreditRule(chosen.measures.credit_kind, chosen.measures.credit_samples)
+    return EchelonMissions(interface, ground, frame, params, task, credit)
 
 
 def _terrain(ground: MissionGround, team_size: int) -> TerrainBank:

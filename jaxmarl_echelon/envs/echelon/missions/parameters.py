@@ -17,6 +17,7 @@ from jaxmarl_echelon.envs.echelon.missions.scenarios.levers import Levers, relat
 from jaxmarl_echelon.envs.echelon.missions.scenarios.placement import COHESION, FORMATIONS, PLACEMENTS
 from jaxmarl_echelon.envs.echelon.missions.settings import (
     MIXED,
+    RAMPS,
     MissionSettings,
     OrderSettings,
     ScenarioSettings,
@@ -118,11 +119,13 @@ def _weights(chosen: MissionSettings) -> MissionWeights:
     """Returns the weights at a fixed progress, for runs without a curriculum."""
     measures = chosen.measures
     progress = jnp.float32(measures.progress)
-    shares = schedules.family_shares(jnp.int32(schedules.SCHEDULES.index(measures.schedule)), progress)
+    schedule = jnp.int32(schedules.SCHEDULES.index(measures.schedule))
+    shares = schedules.family_shares(schedule, progress)
     low, high = chosen.problem.difficulty
     return MissionWeights(
         components=schedules.component_weights(shares, jnp.asarray(schedules.base_weights())),
         terminal=shares[2],
+        early=schedules.early_share(schedule, jnp.float32(measures.early)),
         credit=jnp.float32(measures.credit),
         calibration=measures.calibration * calibration_fade(progress),
         progress=progress,
@@ -157,17 +160,19 @@ def _levers(chosen: MissionSettings, frame: MissionLimits) -> Levers:
     fixed = problem.objective is not None
     if fixed:
         _check_objective(problem.objective, frame.bank)
-    both = (problem.composition, problem.enemy_composition), (problem.health, problem.enemy_health)
+    both = problem.health, problem.enemy_health
     slots = max(len(roster.classes) for roster in frame.rosters)
     patterns = [np.pad(p, ((0, 0), (0, slots - p.shape[1]))) for p in _patterns(frame)]
     return Levers(
         mission=mission,
         **found,
+        odds=np.array((np.nan, np.nan) if problem.odds is None else problem.odds, np.float32),
+        ramp=np.array(RAMPS[problem.ramp], np.float32),
         graded=np.array([problem.friendly_strength is None, problem.enemy_strength is None]),
         count=np.array([-1 if n is None else n for n in _counts(problem)], np.int32),
         patterns=np.stack(patterns),
-        composition=np.stack([relative_weights(forces.COMPOSITIONS, one) for one in both[0]]),
-        health=np.stack([relative_weights(tuple(forces.HEALTH), one) for one in both[1]]),
+        composition=_compositions(problem, registry),
+        health=np.stack([relative_weights(tuple(forces.HEALTH), one) for one in both]),
         parameters=np.broadcast_to(np.array(ranges, np.float32), (2, len(PARAMETERS), 2)),
         believed=np.array([order.risk is None] * 2),
         stealth=np.broadcast_to(np.array(problem.stealth, np.float32), (2, 2)),
@@ -197,6 +202,25 @@ def _mission(order: OrderSettings, registry: Registry) -> Mapping[str, float]:
     return found
 
 
+def _compositions(problem: ScenarioSettings, registry: Registry) -> np.ndarray:
+    """Returns weights of compositions, float32 `[V, K, compositions]`; `verb` stands for the verb's own."""
+    found = np.zeros((len(registry.verbs), 2, len(forces.COMPOSITIONS)), np.float32)
+    given = dict(problem.composition)
+    own = given.pop(forces.BY_VERB, 0.0)
+    found[:, 0] = relative_weights(forces.COMPOSITIONS, given)
+    for row, verb in zip(found, registry.verbs, strict=True):
+        row[0, forces.COMPOSITIONS.index(verb.template.composition)] += own
+    found[:, 1] = relative_weights(forces.COMPOSITIONS, problem.enemy_composition)
+    return found
+
+
+def _chosen(given: Mapping[str, float], registry: Registry) -> set[str]:
+    """Returns the compositions that can be drawn."""
+    by_verb = given.get(forces.BY_VERB, 0) > 0
+    own = {verb.template.composition for verb in registry.verbs} if by_verb else set()
+    return {name for name, weight in given.items() if weight > 0 and name != forces.BY_VERB} | own
+
+
 def _counts(problem: ScenarioSettings) -> tuple[int | None, int | None]:
     return problem.friendly_count, problem.enemy_count
 
@@ -213,7 +237,8 @@ def _set_strength(strength: np.ndarray, problem: ScenarioSettings, frame: Missio
         if value is None:
             continue
         rows = zip(forces.COMPOSITIONS, _patterns(frame)[side], strict=True)
-        most = max(forces.strength_in_packs(row) for name, row in rows if compositions[side].get(name, 0) > 0)
+        drawn = _chosen(compositions[side], frame.registry)
+        most = max(forces.strength_in_packs(row) for name, row in rows if name in drawn)
         if value[1] > most + 1e-6:
             found = f"the roster's {len(frame.rosters[side].classes)} slots are at most {most:.2f} packs"
             raise ValueError(f"env.{key}_strength={list(value)}: {found}")
@@ -258,7 +283,8 @@ def _check_forces(mission: np.ndarray, problem: ScenarioSettings, frame: Mission
     for verb, needs_enemies, weight in rows:
         if weight > 0 and needs_enemies and nobody:
             raise ValueError(f"{nobody}: {verb.name} needs at least one enemy")
-        lacks = MEDIUM not in frame.rosters[0].classes and problem.composition.get(forces.ROSTER, 0) > 0
+        from_roster = forces.ROSTER in _chosen(problem.composition, frame.registry)
+        lacks = MEDIUM not in frame.rosters[0].classes and from_roster
         if weight > 0 and verb.name == "suppress" and lacks:
             raise ValueError("env.blue: suppress needs a medium mech, the only class with an autocannon")
 

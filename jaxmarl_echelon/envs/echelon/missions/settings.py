@@ -6,10 +6,13 @@ from dataclasses import dataclass, field
 
 from jaxmarl_echelon.envs.echelon.missions import weights
 from jaxmarl_echelon.envs.echelon.missions.calibration import WEIGHT
-from jaxmarl_echelon.envs.echelon.missions.scenarios.forces import COMPOSITIONS, HEALTH
+from jaxmarl_echelon.envs.echelon.missions.measures.credit import KINDS, CreditRule
+from jaxmarl_echelon.envs.echelon.missions.scenarios.forces import BY_VERB, COMPOSITIONS, HEALTH
 from jaxmarl_echelon.envs.echelon.missions.scenarios.ground import TERRAINS
 from jaxmarl_echelon.envs.echelon.missions.scenarios.placement import COHESION, FORMATIONS, PLACEMENTS
 from jaxmarl_echelon.envs.echelon.missions.verbs.verb import AWARENESS, DISPOSITIONS
+from jaxmarl_echelon.envs.echelon.observing.layout import BODY, FRAMES
+from jaxmarl_echelon.envs.echelon.observing.true_state import OWN, read_critic
 from jaxmarl_echelon.envs.echelon.settings import PERIOD, TerrainSettings
 from jaxmarl_echelon.envs.settings import (
     Settings,
@@ -22,6 +25,11 @@ from jaxmarl_echelon.envs.settings import (
     setting_field,
 )
 
+# Difficulties between which red's fire, red's strength and blue's weakness grow: together, or in turn.
+RAMPS = {
+    "together": ((0.0, 1.0), (0.0, 1.0), (0.0, 1.0)),
+    "in_turn": ((0.0, 1 / 3), (1 / 3, 2 / 3), (2 / 3, 1.0)),
+}
 Names = str | Sequence[str] | Mapping[str, float]
 MIXED = "mixed"
 
@@ -86,6 +94,8 @@ class MissionRules(Settings):
     spawn_jitter: float = setting_field(0.25, read_number, 0.0, 0.25)
     yaw_jitter: float = setting_field(0.15, read_number, 0.0, math.pi)
     telemetry: bool = setting_field(True, read_switch)
+    frame: str = setting_field(BODY, read_choice, FRAMES)
+    critic: str = setting_field(OWN, read_critic)
 
 
 @dataclass(frozen=True)
@@ -116,7 +126,7 @@ class ScenarioSettings(Settings):
     )
     friendly_count: int | None = setting_field(None, optional_reader(read_whole), 1)
     enemy_count: int | None = setting_field(None, optional_reader(read_whole), 0)
-    composition: Names = setting_field("roster", read_named_weights, COMPOSITIONS)
+    composition: Names = setting_field("roster", read_named_weights, (*COMPOSITIONS, BY_VERB))
     enemy_composition: Names = setting_field("balanced", read_named_weights, COMPOSITIONS)
     health: Names = setting_field("full", read_named_weights, tuple(HEALTH))
     enemy_health: Names = setting_field("full", read_named_weights, tuple(HEALTH))
@@ -134,6 +144,8 @@ class ScenarioSettings(Settings):
     objective_radius: float | Sequence[float] = setting_field((18.75, 56.25), read_span, 5.0, 500.0)
     objective_placement: Names = setting_field("distributed", read_named_weights, PLACEMENTS)
     difficulty: float | Sequence[float] = setting_field((0.0, 1.0), _fractions)
+    odds: float | Sequence[float] | None = setting_field(None, optional_reader(read_span), 0.0, 10.0)
+    ramp: str = setting_field("together", read_choice, tuple(RAMPS))
 
 
 @dataclass(frozen=True)
@@ -145,7 +157,10 @@ class MeasureSettings(Settings):
     gamma: float = setting_field(0.99, read_number, 0.0, 1.0)
     progress: float = setting_field(0.625, read_number, 0.0, 1.0)
     schedule: str = setting_field("continuous", read_choice, weights.SCHEDULES)
+    early: float = setting_field(1.0, read_number, 0.0)
     credit: float = setting_field(1.0, read_number, 0.0)
+    credit_kind: str = setting_field(CreditRule().kind, read_choice, KINDS)
+    credit_samples: int = setting_field(CreditRule().samples, read_whole, 1, 256)
     calibration: float = setting_field(WEIGHT, read_number, 0.0)
 
 
@@ -164,5 +179,6 @@ class MissionSettings:
 # Settings that are part of the compiled program, or of its terrains.
 FIXED = (
     "blue", "red", "size", "maps", "map_seed", "biomes", "cache", "pages", "damaged", "terrain",
-    "los_complexity", "coverage_cell", "telemetry", "verbs", "scenario",
+    "los_complexity", "coverage_cell", "telemetry", "frame", "critic", "verbs", "scenario", "credit_kind",
+    "credit_samples",
 )  # fmt: skip

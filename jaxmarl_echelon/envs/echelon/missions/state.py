@@ -24,6 +24,7 @@ COMPONENTS = (
     "detection",
     "suppression_effect",
     "resource_preservation",
+    "coverage",
 )
 # Reward components in addition to shaping.
 TERMINAL, CREDIT, CALIBRATION = "mission_success", "credit", "calibration"
@@ -42,6 +43,7 @@ class MissionWeights(struct.PyTreeNode):
     Attributes:
       components: `[len(COMPONENTS)]` weights before gates, already scaled by the schedules.
       terminal: weight of `mission_success`, the terminal reward 2 S - 1.
+      early: share of `mission_success` that is also shown as it is earned, as a difference of potentials.
       credit: weight of the difference reward.
       calibration: weight of the status reports' bonus over a whole episode.
       progress: training progress, in [0, 1].
@@ -54,6 +56,7 @@ class MissionWeights(struct.PyTreeNode):
 
     components: jax.Array
     terminal: jax.Array
+    early: jax.Array
     credit: jax.Array
     calibration: jax.Array
     progress: jax.Array
@@ -154,6 +157,7 @@ class MechFacts(struct.PyTreeNode):
       held: `[M]` ton-seconds in its team's objective.
       shots: `[M]` int32 autocannon shots.
       hits: `[M]` int32 autocannon hits.
+      seen_cover: `[M]` int32 samples of the objective that this mech saw.
       lone_cover: `[M]` int32 samples of the objective that only this mech saw.
       gap: `[M]` distance to the objective at the start of the stage.
     """
@@ -171,6 +175,7 @@ class MechFacts(struct.PyTreeNode):
     held: jax.Array
     shots: jax.Array
     hits: jax.Array
+    seen_cover: jax.Array
     lone_cover: jax.Array
     gap: jax.Array
 

@@ -20,7 +20,8 @@ SHAPING = tuple(name for name in COMPONENTS if name not in OBJECTIVE)
 BUDGET = 1.0
 # Weight of each family where its schedule is 1.
 TOTALS = (0.7, 0.8, 1.0)
-FLOOR = 0.05
+# Least values of the continuous schedules of shaping and of the terminal reward.
+FLOOR, SUCCESS = 0.05, 0.5
 # Relative weights within a family.
 BASE = {
     "survival": 0.3,
@@ -34,10 +35,12 @@ BASE = {
     "detection": 0.2,
     "suppression_effect": 0.2,
     "resource_preservation": 0.05,
+    "coverage": 0.3,
 }
 # Gates in the order of `VERBS`; other components are not gated.
 GATES = {
-    "damage_dealt": (1.0, 0.5, 0.7, 0.3, 0.2, 0.0, 0.0),
+    # Not in suppression: a destroyed enemy can't be suppressed any longer.
+    "damage_dealt": (1.0, 0.5, 0.7, 0.3, 0.0, 0.0, 0.0),
     "survival": (0.5, 1.0, 0.8, 0.7, 0.5, 1.0, 1.0),
     "stealth": (0.0, 0.0, 0.3, 1.0, 0.0, 0.8, 0.5),
     "detection": (0.0, 0.3, 0.5, 0.2, 0.3, 1.0, 0.3),
@@ -45,10 +48,15 @@ GATES = {
     "zone_progress": (1.0, 0.0, 0.0, 0.5, 0.0, 0.3, 0.8),
     "resource_preservation": (0.3, 0.5, 0.4, 0.6, 0.3, 0.7, 1.0),
     "heat_management": (0.3, 0.5, 0.4, 0.6, 0.3, 0.7, 1.0),
+    # For orders that are carried out in the objective; others would be paid for sitting in it.
+    "zone_control": (1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0),
+    "coverage": (0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0),
 }
 # Shares of shaping, objective and terminal reward in each of four phases.
 TABLE = ((1.0, 0.0, 0.0), (0.6, 0.2, 0.2), (0.2, 0.2, 0.6), (0.0, 0.0, 1.0))
-SCHEDULES = ("continuous", "table", "terminal", "constant")
+SCHEDULES = ("continuous", "table", "terminal", "constant", "document")
+# Schedules that show success as it is earned.
+_EARLY = ("continuous", "constant")
 DITHERING = 0.1
 _HURRIED = ("zone_progress", "mission_progress")
 _NEAREST, _WIDEST = 6.0, 24.0
@@ -71,16 +79,16 @@ class OrderTerms(NamedTuple):
     spacing: jax.Array
 
 
-def schedule_levels(progress: jax.Array, floor: float = FLOOR) -> jax.Array:
+def schedule_levels(progress: jax.Array, floor: float = FLOOR, success: float = 0.0) -> jax.Array:
     """Returns values of the continuous schedules at `progress [...]` in [0, 1].
 
     Returns:
       `[..., 3]`: shaping falls from 1 to `floor` at 3/4; the objective is a trapezoid over [0, 3/4]; the
-      terminal reward rises from 0 at 1/2 to 1.
+      terminal reward rises from 0 at 1/2 to 1, but is at least `success`.
     """
     shaping = jnp.maximum(floor, 1.0 - progress * (1.0 - floor) / 0.75)
     objective = jnp.clip(jnp.minimum(4.0 * progress, 4.0 * (0.75 - progress)), 0.0, 1.0)
-    return jnp.stack([shaping, objective, jnp.maximum(0.0, 2.0 * (progress - 0.5))], axis=-1)
+    return jnp.stack([shaping, objective, jnp.maximum(success, 2.0 * (progress - 0.5))], axis=-1)
 
 
 def normalise_shares(levels: jax.Array, totals=TOTALS, budget: float = BUDGET) -> jax.Array:
@@ -89,27 +97,37 @@ def normalise_shares(levels: jax.Array, totals=TOTALS, budget: float = BUDGET) -
     return budget * raw / jnp.maximum(jnp.sum(raw, axis=-1, keepdims=True), _LEAST)
 
 
-def family_shares(schedule: jax.Array, progress: jax.Array, totals=TOTALS, floor: float = FLOOR) -> jax.Array:
+def family_shares(
+    schedule: jax.Array, progress: jax.Array, totals=TOTALS, floor: float = FLOOR, success: float = SUCCESS
+) -> jax.Array:
     """Returns the shares of the three families.
 
     Args:
-      schedule: int32 index into `SCHEDULES`: continuous; the discrete table of phases; the terminal reward
-        only; or all families at their full weight throughout.
+      schedule: int32 index into `SCHEDULES`: continuous, with mission success paid at any progress; the
+        document's table of phases; the terminal reward only; all families at their full weight throughout;
+        or the document's continuous schedule, which pays no success up to a progress of 1/2.
       progress: float32 in [0, 1].
       totals: `[3]` weight of each family where its schedule is 1.
       floor: least value of the continuous schedule of shaping.
+      success: least value of the continuous schedule of the terminal reward.
 
     Returns:
       `[3]`, with sum 1.
     """
     quarter = jnp.clip(jnp.floor(4.0 * progress), 0, len(TABLE) - 1).astype(jnp.int32)
     choices = (
-        normalise_shares(schedule_levels(progress, floor), totals),
+        normalise_shares(schedule_levels(progress, floor, success), totals),
         jnp.asarray(TABLE, jnp.float32)[quarter],
         jnp.array([0.0, 0.0, 1.0]),
         normalise_shares(jnp.ones(3), totals),
+        normalise_shares(schedule_levels(progress, floor), totals),
     )
     return jnp.stack(choices)[schedule]
+
+
+def early_share(schedule: jax.Array, share: jax.Array) -> jax.Array:
+    """Returns the `share` of success that a schedule shows as it is earned: 0 for those of the document."""
+    return jnp.where(jnp.asarray([name in _EARLY for name in SCHEDULES])[schedule], share, 0.0)
 
 
 def base_weights(given: Mapping[str, float] | None = None) -> np.ndarray:
@@ -146,10 +164,10 @@ def apply_gates(weights: jax.Array, gates: jax.Array) -> jax.Array:
 
 
 def verb_weights(weights: jax.Array, gates: jax.Array) -> jax.Array:
-    """Applies gates `[..., C]` to the shaping weights among `[..., C]`, preserving their sum."""
+    """Applies gates `[..., C]` to the weights `[..., C]`, preserving the sums of both families."""
     shaping = _members(SHAPING)
-    opened = apply_gates(jnp.where(shaping, weights, 0.0), gates)
-    return jnp.where(shaping, opened, weights)
+    parts = (apply_gates(jnp.where(part, weights, 0.0), gates) for part in (shaping, ~shaping))
+    return sum(parts)
 
 
 def apply_time_pressure(weights: jax.Array, orders: OrderTerms) -> jax.Array:

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxmarl_echelon.envs.echelon.battle.state import NO_MECH, Mechs
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import CLASSES, GAUSS, MAX_STABILITY, WEAPON
-from jaxmarl_echelon.envs.echelon.observing.layout import CONTACTS, RESERVED_FRIENDS
+from jaxmarl_echelon.envs.echelon.observing.layout import BODY, CONTACTS, RESERVED_FRIENDS, WORLD
 
 # Orders of contacts, as in `layout.SORTS`.
 CLOSEST, BIGGEST, MOST_DAMAGED = range(3)
@@ -19,6 +19,8 @@ CLOSEST, BIGGEST, MOST_DAMAGED = range(3)
 _BIGNESS = np.array([1.0, 1.0, 2.0, 3.0], np.float32)
 _VELOCITY_SCALE = 10.0
 _SLOW = 0.5
+# Leading columns of `_appearance` that depend on the frame; distance below which there is no direction.
+_HEADING, _HERE = 2, 1e-6
 
 
 class MechSides(NamedTuple):
@@ -105,8 +107,10 @@ def contact_features(
     sides: MechSides,
     span: float,
     gravity: jax.Array,
+    frame: str = WORLD,
+    marks: jax.Array | None = None,
 ) -> jax.Array:
-    """Returns the features `layout.CONTACT_FIELDS` of the contacts, `[M, K, F]`; 0 for free slots.
+    """Returns the fields of the contacts in a layout, `[M, K, F]`; 0 for free slots.
 
     Args:
       contacts: `[M, K]` from `assign_contact_slots`.
@@ -115,6 +119,8 @@ def contact_features(
       sides: teams, packs and classes.
       span: longest side of the map, voxels.
       gravity: voxels/s^2.
+      frame: of the vectors, one of `layout.FRAMES`.
+      marks: `[M, M, N]` further fields, of viewer and target.
     """
     used = contacts != NO_MECH
     other = jnp.maximum(contacts, 0)
@@ -127,17 +133,43 @@ def contact_features(
     painted = (mechs.painted[other] > 0) & (mechs.painter[other] != NO_MECH)
     painted &= jnp.take_along_axis(sides.packmates, painter, axis=1)
     relation = jnp.stack([friend, ~friend, jnp.zeros_like(friend)], axis=-1)
-    marks = jnp.stack([painted, used], axis=-1)
+    shown, drift, heading = offset, relative, seen[..., :_HEADING]
+    further = []
+    if frame == BODY:
+        yaw = mechs.yaw[:, None]
+        shown, drift = (turn_to_body(vector, yaw) for vector in (offset, relative))
+        turned = mechs.yaw[other] - yaw
+        heading = jnp.stack([jnp.sin(turned), jnp.cos(turned)], axis=-1)
+        further.append(unit_bearing(shown))
+    if marks is not None:
+        further.append(jnp.take_along_axis(marks, other[..., None], axis=1))
     parts = (
-        offset / span,
-        relative / _VELOCITY_SCALE,
-        seen[..., : -len(CLASSES)],
+        shown / span,
+        drift / _VELOCITY_SCALE,
+        heading,
+        seen[..., _HEADING : -len(CLASSES)],
         relation,
         seen[..., -len(CLASSES) :],
-        marks,
+        jnp.stack([painted, used], axis=-1),
         _motion(offset, relative, velocity, gravity),
+        *further,
     )
     return jnp.where(used[..., None], jnp.concatenate(parts, axis=-1, dtype=jnp.float32), 0.0)
+
+
+def turn_to_body(vector: jax.Array, yaw: jax.Array) -> jax.Array:
+    """Rotates world vectors `[..., 3]` into components ahead, to the left and up; `yaw [...]` in rad."""
+    cos, sin = jnp.cos(yaw), jnp.sin(yaw)
+    x, y, z = vector[..., 0], vector[..., 1], vector[..., 2]
+    return jnp.stack([x * cos + y * sin, y * cos - x * sin, z], axis=-1)
+
+
+def unit_bearing(vector: jax.Array) -> jax.Array:
+    """Returns sine and cosine `[..., 2]` of the planar direction of body vectors; 0 and 1 at no distance."""
+    planar = jnp.hypot(vector[..., 0], vector[..., 1])
+    here = planar < _HERE
+    sin, cos = (vector[..., axis] / jnp.where(here, 1.0, planar) for axis in (1, 0))
+    return jnp.stack([jnp.where(here, 0.0, sin), jnp.where(here, 1.0, cos)], axis=-1)
 
 
 def _appearance(mechs: Mechs, chassis, classes: jax.Array) -> jax.Array:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,12 @@ CONTACT_FIELDS = (
     *CLASSES, "painted", "visible", "lead_pitch", "closing", "crossing",
 )  # fmt: skip
 
+# In a mech's own frame, vectors point ahead, to the left and up, and each direction has sine and cosine.
+BODY_CONTACT_FIELDS = (
+    "ahead", "left", "up", "velocity_ahead", "velocity_left", "velocity_up", "sin_heading", "cos_heading",
+    *CONTACT_FIELDS[8:], "sin_bearing", "cos_bearing",
+)  # fmt: skip
+
 SELF_FIELDS = (
     *CLASSES, "targeted", "under_fire", "painted", "shutdown", "critical_heat", "hp", "heat",
     "heat_headroom", "stability_risk", "hit_x", "hit_y", "hit_z", "incoming_missile",
@@ -32,6 +39,15 @@ SELF_FIELDS = (
     "control", "score", "enemy_score", "time", *(f"sort_{name}" for name in SORTS), "hostile_only",
     "sin_yaw", "cos_yaw",
 )  # fmt: skip
+_TURNED = {
+    "velocity_x": "velocity_ahead", "velocity_y": "velocity_left", "velocity_z": "velocity_up",
+    "zone_x": "zone_ahead", "zone_y": "zone_left", "zone_z": "zone_up",
+}  # fmt: skip
+BODY_SELF_FIELDS = (*(_TURNED.get(name, name) for name in SELF_FIELDS), "zone_sin", "zone_cos")
+
+# Frames of the vectors of an observation: the mech's own, or the terrain's.
+BODY, WORLD = "body", "world"
+FRAMES = (BODY, WORLD)
 
 
 @dataclass(frozen=True)
@@ -45,9 +61,11 @@ class ObservationLayout:
 
     Attributes:
       blocks: the blocks.
+      frame: frame of the vectors in `contacts` and `self`, one of `FRAMES`.
     """
 
     blocks: tuple[Block, ...]
+    frame: str = WORLD
 
     @property
     def size(self) -> int:
@@ -96,28 +114,38 @@ class ObservationLayout:
         return self.names.index(name)
 
 
-def make_layout(pack: int, telemetry: bool = True, mission: tuple[str, ...] = ()) -> ObservationLayout:
+def make_layout(
+    pack: int,
+    telemetry: bool = True,
+    further: Mapping[str, tuple[tuple[int, ...], str, tuple[str, ...]]] = MappingProxyType({}),
+    frame: str = WORLD,
+    marks: tuple[str, ...] = (),
+) -> ObservationLayout:
     """Builds the layout of observations for packs of at most `pack` mechs.
 
     Args:
       pack: rows of the message board.
       telemetry: whether to include the coarse map, which is the same for all mechs.
-      mission: fields of the block `mission`, the last one; empty for no such block.
+      further: shape, kind and fields of the blocks that follow, by name.
+      frame: one of `FRAMES`; `world` is the original's.
+      marks: names of further fields of the contacts.
     """
+    body = frame == BODY
+    contact = (*(BODY_CONTACT_FIELDS if body else CONTACT_FIELDS), *marks)
+    own = BODY_SELF_FIELDS if body else SELF_FIELDS
     shapes = {
-        "contacts": ((CONTACTS, len(CONTACT_FIELDS)), "set", CONTACT_FIELDS),
+        "contacts": ((CONTACTS, len(contact)), "set", contact),
         "pack": ((pack, MESSAGE), "set", ()),
         "local_map": ((LOCAL_MAP, LOCAL_MAP), "map", ()),
         "telemetry": ((TELEMETRY, TELEMETRY), "map", ()),
         "acoustic": ((4,), "vector", ("front_left", "front_right", "rear_left", "rear_right")),
-        "self": ((len(SELF_FIELDS),), "vector", SELF_FIELDS),
+        "self": ((len(own),), "vector", own),
+        **further,
     }
     if not telemetry:
         del shapes["telemetry"]
-    if mission:
-        shapes["mission"] = ((len(mission),), "vector", mission)
     blocks, start = [], 0
     for name, (shape, kind, fields) in shapes.items():
         blocks.append(Block(name, start, shape, kind, fields))
         start = blocks[-1].stop
-    return ObservationLayout(tuple(blocks))
+    return ObservationLayout(tuple(blocks), frame)

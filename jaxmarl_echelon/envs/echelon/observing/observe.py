@@ -1,8 +1,8 @@
 """Observations of mechs: the blocks of `layout.ObservationLayout`, from each mech's perspective.
 
-All mechs of both teams share one layout, so that one policy can play all of them. Vectors to
-contacts and to the zone use world axes; the local map and the direction of hits rotate with the
-mech. Reference: docs/reference/echelon.md 12.
+All mechs of both teams share one layout, so that one policy can play all of them. Velocities and the
+vectors to contacts and to the zone use the layout's frame; the local map and the direction of hits always
+rotate with the mech. Reference: docs/reference/echelon.md 12.
 """
 
 from collections.abc import Mapping
@@ -34,8 +34,8 @@ from jaxmarl_echelon.envs.echelon.battle.unit_tables import (
     WEAPON,
 )
 from jaxmarl_echelon.envs.echelon.observing import contacts as contacts_lib
-from jaxmarl_echelon.envs.echelon.observing.contacts import MechSides
-from jaxmarl_echelon.envs.echelon.observing.layout import LOCAL_MAP, SORTS, ObservationLayout
+from jaxmarl_echelon.envs.echelon.observing.contacts import MechSides, turn_to_body, unit_bearing
+from jaxmarl_echelon.envs.echelon.observing.layout import BODY, LOCAL_MAP, SORTS, ObservationLayout
 
 TARGETED_RANGE = 8.0
 CRITICAL_HEAT = 0.85
@@ -111,6 +111,7 @@ def observe_mechs(
     standing: ObjectiveStatus | None = None,
     further: Mapping[str, jax.Array] = MappingProxyType({}),
     dead_see: tuple[str, ...] = (),
+    marks: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Builds the observations of all mechs; dead mechs see 0 except in the blocks `dead_see`.
 
@@ -125,6 +126,7 @@ def observe_mechs(
       standing: state of the objective; None for the map's zone and the scores of `state`.
       further: additional blocks `[M, ...]` of the layout.
       dead_see: names of the blocks that dead mechs still see.
+      marks: `[M, M, N]` further fields of contacts, of viewer and target, as in the layout.
 
     Returns:
       flat observations `[M, layout.size]` and the contacts `[M, K]` that they show.
@@ -138,12 +140,16 @@ def observe_mechs(
     span = float(max(place.size))
     size = sides.team.shape[0]
     blocks = {
-        "contacts": contacts_lib.contact_features(contacts, mechs, chassis, sides, span, params.gravity),
+        "contacts": contacts_lib.contact_features(
+            contacts, mechs, chassis, sides, span, params.gravity, layout.frame, marks
+        ),
         "pack": pack_board(state.messages, mechs.alive, sides, layout["pack"].shape[0]),
         "local_map": local_map(mechs.position, mechs.yaw, place),
         "telemetry": jnp.broadcast_to(place.telemetry, (size, *place.telemetry.shape)),
         "acoustic": senses.acoustic,
-        "self": _observe_self(state, params, sides, chassis, senses, offset, place, standing),
+        "self": _observe_self(
+            state, params, sides, chassis, senses, offset, place, standing, layout.frame == BODY
+        ),
     }
     blocks |= further
     left = {name: x if name in dead_see else jnp.zeros_like(x) for name, x in blocks.items()}
@@ -188,6 +194,7 @@ def _observe_self(
     offset,
     place: Place,
     standing: ObjectiveStatus | None = None,
+    turned: bool = False,
 ) -> jax.Array:
     """Returns the block `self`: state of each mech, of the zone and of the game, `[M, F]`."""
     mechs, tally = state.battle.mechs, state.battle.tally
@@ -201,6 +208,7 @@ def _observe_self(
     )
     # In the last substep of a lengthened cooldown the original's timer holds only a rounding error.
     cooldown = jnp.maximum(mechs.cooldown - jnp.asarray(STRETCH)[sides.classes], 0)
+    velocity = turn_to_body(mechs.velocity, mechs.yaw) if turned else mechs.velocity
     condition = (
         jnp.any(foes & near & senses.sight, axis=1),
         tally.hit,
@@ -211,7 +219,7 @@ def _observe_self(
         jnp.clip(heat, 0.0, 2.0),
         jnp.clip(1.0 - heat, 0.0, 1.0),
         1.0 - mechs.stability / MAX_STABILITY,
-        *_to_body(tally.hit_direction, mechs.yaw),
+        *turn_to_body(tally.hit_direction, mechs.yaw).T,
         jnp.any(chased, axis=(0, 1)),
         senses.quality / QUALITY_SCALE,
         senses.jam,
@@ -219,7 +227,7 @@ def _observe_self(
         mechs.eccm,
         mechs.suppressed / SUPPRESSION,
         cooldown[:, AMS_SLOT] / AMS_PERIOD,
-        *(jnp.where(shutdown[:, None], 0.0, mechs.velocity) / VELOCITY_SCALE).T,
+        *(jnp.where(shutdown[:, None], 0.0, velocity) / VELOCITY_SCALE).T,
         *(
             cooldown[:, slot] / WEAPON.cooldown[weapon]
             for slot, weapon in (
@@ -232,9 +240,11 @@ def _observe_self(
     )
     columns = jnp.stack([jnp.asarray(column, jnp.float32) for column in condition], axis=-1)
     standing = _standing(state, params, sides, chassis, place) if standing is None else standing
-    game = _game(state, params, standing, float(max(place.size[:2])))
+    game = _game(state, params, standing, float(max(place.size[:2])), turned)
     heading = jnp.stack([jnp.sin(mechs.yaw), jnp.cos(mechs.yaw)], axis=-1)
-    parts = (jax.nn.one_hot(sides.classes, len(CLASSES)), columns, game, heading)
+    parts = [jax.nn.one_hot(sides.classes, len(CLASSES)), columns, game, heading]
+    if turned:
+        parts.append(unit_bearing(turn_to_body(_zone_offset(mechs.position, standing.zone), mechs.yaw)))
     return jnp.concatenate(parts, axis=-1, dtype=jnp.float32)
 
 
@@ -246,15 +256,21 @@ def _standing(state, params, sides: MechSides, chassis, place: Place) -> Objecti
     return ObjectiveStatus(place.zone, hold.inside, control, score[sides.team], score[1 - sides.team])
 
 
-def _game(state, params, standing: ObjectiveStatus, span: float) -> jax.Array:
+def _zone_offset(position: jax.Array, zone: jax.Array) -> jax.Array:
+    """Returns vectors `[M, 3]` from mechs to the centre of the zone, which lies on the ground."""
+    return jnp.stack([zone[..., 0] - position[:, 0], zone[..., 1] - position[:, 1], -position[:, 2]], axis=-1)
+
+
+def _game(state, params, standing: ObjectiveStatus, span: float, turned: bool) -> jax.Array:
     """Returns features of zone, scores, time and order of contacts, `[M, 9 + 4]`."""
-    position, zone = state.battle.mechs.position, standing.zone
-    size = position.shape[0]
+    mechs, zone = state.battle.mechs, standing.zone
+    size = mechs.position.shape[0]
+    offset = _zone_offset(mechs.position, zone)
+    if turned:
+        offset = turn_to_body(offset, mechs.yaw)
     columns = (
         standing.inside,
-        (zone[..., 0] - position[:, 0]) / span,
-        (zone[..., 1] - position[:, 1]) / span,
-        -position[:, 2] / span,
+        *(offset / span).T,
         jnp.broadcast_to(zone[..., 2] / span, size),
         standing.control,
         standing.score,
@@ -264,13 +280,6 @@ def _game(state, params, standing: ObjectiveStatus, span: float) -> jax.Array:
         state.hostile_only,
     )
     return jnp.stack([jnp.asarray(column, jnp.float32) for column in columns], axis=-1)
-
-
-def _to_body(vector: jax.Array, yaw: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Rotates world vectors `[M, 3]` into components ahead, to the left and up."""
-    cos, sin = jnp.cos(yaw), jnp.sin(yaw)
-    x, y, z = vector[:, 0], vector[:, 1], vector[:, 2]
-    return x * cos + y * sin, y * cos - x * sin, z
 
 
 def place_of(bank, index: jax.Array) -> Place:

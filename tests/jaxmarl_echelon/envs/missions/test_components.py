@@ -16,7 +16,12 @@ from jaxmarl_echelon.envs.echelon.missions.verbs.registry import STANDARD, Regis
 
 LIMIT = 240.0
 QUIET = FactChanges(
-    jnp.zeros(SIZE), jnp.zeros(SIZE), jnp.zeros(SIZE, bool), jnp.zeros(SIZE, bool), jnp.zeros(2)
+    jnp.zeros(SIZE),
+    jnp.zeros(SIZE),
+    jnp.zeros(SIZE, bool),
+    jnp.zeros(SIZE, bool),
+    jnp.zeros(2),
+    jnp.zeros(SIZE),
 )
 
 
@@ -37,7 +42,11 @@ def shaped(before=None, after=None, parameters=MIDDLING, news=None, potential=((
 def judged(before=None, after=None, parameters=MIDDLING, news=None, potential=((0, 0), (0, 0)), **given):
     """`shaped`, and the growth of potentials."""
     told = order(parameters=parameters)
-    fields = {name: given.pop(name) for name in ("stalled", "gamma", "was_alive", "over") if name in given}
+    fields = {
+        name: given.pop(name)
+        for name in ("stalled", "gamma", "was_alive", "over", "decision")
+        if name in given
+    }
     before = placed() if before is None else before
     now = moment(before if after is None else after, told=told, **given)
     mine, _ = nothing()
@@ -53,6 +62,8 @@ def judged(before=None, after=None, parameters=MIDDLING, news=None, potential=((
         orders=read_order_terms(told, jnp.float32(LIMIT)),
         limit=jnp.float32(LIMIT),
         gamma=jnp.float32(fields.get("gamma", 1.0)),
+        decision=jnp.int32(fields.get("decision", LIMIT)),
+        asked=jnp.float32(40.0),
     )
     paid, grown = _compute(it)
     return dict(zip(COMPONENTS, np.asarray(paid).T, strict=True)), grown
@@ -82,6 +93,31 @@ def test_spacing_is_that_of_the_order(apart, paid):
     """With a grouping of 0.5 mechs should keep 18 voxels from their centre."""
     places = placed(b0=(5.0, 20.0), b1=(5.0 + apart, 20.0))
     assert shaped(places)["pack_cohesion"][0] * LIMIT == pytest.approx(paid)
+
+
+def test_squads_in_their_objective_are_well_placed_whatever_the_spacing():
+    places = placed(b0=(20.0, 20.0), b1=(21.0, 20.0))
+    assert not shaped(places)["pack_cohesion"][0]
+    inside = shaped(places, news={"inside": [True, True, False, False]})["pack_cohesion"] * LIMIT
+    assert inside[:2].tolist() == pytest.approx([1.0, 1.0])
+
+
+def test_ending_early_pays_the_last_rates_for_the_remaining_time():
+    """As much as the same rates to the limit, discounted to the last decision."""
+    news = {"inside": [True] * SIZE, "tick": [1.0, 0.5]}
+    for gamma in (1.0, 0.9):
+        early = shaped(news=news, gamma=gamma, over=True, decision=LIMIT - 3.0)
+        on_time = shaped(news=news, gamma=gamma)
+        lasting = 1 + gamma + gamma**2 + gamma**3
+        for name in ("survival", "heat_management", "zone_control", "stealth", "resource_preservation"):
+            np.testing.assert_allclose(early[name], on_time[name] * lasting, rtol=1e-5, err_msg=name)
+    fallen = shaped(news=news, over=True, decision=0.0, alive=[False, True, True, True])
+    assert fallen["survival"][0] == pytest.approx(-0.5) and fallen["heat_management"][0] == 0.0
+
+
+def test_new_cells_are_shares_of_those_asked_for():
+    paid = shaped(news={"entered": [1.0, 0.5, 0.0, 2.0]})["coverage"]
+    assert paid.tolist() == pytest.approx([1 / 40, 0.5 / 40, 0.0, 2 / 40])
 
 
 def test_zone_progress_is_a_difference_of_potentials():
@@ -163,7 +199,10 @@ def test_weights_depend_on_verb_and_time_pressure():
         scout["damage_dealt"] == scout["suppression_effect"] == 0.0
         and scout["detection"] > scout["stealth"] > 0
     )
-    assert assault["mission_progress"] == pytest.approx(2 * scout["mission_progress"])
+    # Scouts are paid the whole objective share for progress; the hurried assault is paid double.
+    objective = float(given[COMPONENTS.index("zone_control")] + given[COMPONENTS.index("mission_progress")])
+    assert scout["mission_progress"] == pytest.approx(objective) and scout["zone_control"] == 0.0
+    assert assault["mission_progress"] == pytest.approx(2 * objective * 0.3 / 0.8)
     assert sum(scout.values()) == pytest.approx(float(given.sum()))  # gates keep the sum
     for verb, gates in enumerate(weights.gate_table()):
         row, _ = components.weights_by_verb(

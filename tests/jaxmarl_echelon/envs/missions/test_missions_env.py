@@ -49,8 +49,10 @@ def test_observations_and_actions_are_those_of_the_battle_and_of_the_order(game)
     assert game.block(time, "mission", "red")[:, VERBS.index("hold")].tolist() == [1, 1]
     offset = np.array([10.0, 20.0]) - np.asarray(state.echelon.battle.mechs.position[0, :2])
     own = game.block(time, "self")[0]
-    index = game.env.layout.index("self", "zone_x")
-    np.testing.assert_allclose(own[index : index + 2] * 40.0, offset, atol=1e-4)
+    index = game.env.layout.index("self", "zone_ahead")
+    yaw = float(state.echelon.battle.mechs.yaw[0])
+    turn = np.array([[np.cos(yaw), np.sin(yaw)], [-np.sin(yaw), np.cos(yaw)]])
+    np.testing.assert_allclose(own[index : index + 2] * 40.0, turn @ offset, atol=1e-4)
 
 
 def hidden(state, change):
@@ -237,6 +239,7 @@ def test_discounted_mission_progress_depends_only_on_the_start(game):
         if decision == LIMIT // 2:
             first = state.potential[0] - opening
     weight = float(params.weights.components[COMPONENTS.index("mission_progress")])
+    weight += 2.0 * float(params.weights.early * params.weights.terminal)
     assert time.over and time.present["blue"].all() and before > 0
     assert paid.tolist() == pytest.approx([-weight * opening] * 2, abs=1e-5)
     # Reported is by how much the potential grew while mechs lived, which is not given back.
@@ -385,10 +388,79 @@ def test_configurations_build_and_take_overrides():
         with initialize_config_dir(str(config_directory()), version_base="1.3"):
             return build.build_run_config(compose("config", ["env=echelon_missions", *small, *overrides]))
 
-    read_one = read("env.mission=scout", "reward.components.stealth.weight=0")
+    read_one = read("env.mission=scout", "reward.components.stealth.weight=0", "env.frame=world")
     env = read_one.env
     assert env.teams == (5, 5) and env.default_params().echelon.reward["stealth"]["weight"] == 0.0
     assert env.layout.size == 591 + 15 and read_one.controllers == {"blue": "learner", "red": "heuristic"}
     own = read("env.verbs=[assault,hold,'" + f"{__name__}:PATROL" + "']", "env.mission=patrol").env
     assert own.registry.names == ("assault", "hold", "patrol") and own.layout["mission"].shape == (11,)
     assert own.default_params().levers.mission.tolist() == [0, 0, 1]
+
+
+def fields_of(game, time, block, role="blue"):
+    """A block of the first mech of a role by field."""
+    values = np.asarray(game.block(time, block, role))[0]
+    return dict(zip(game.env.layout[block].fields, values, strict=True))
+
+
+def test_progress_shows_the_own_mission_in_the_mech_s_frame(game):
+    state, time = game.step(game.start("assault", places=((6.0, 20.0), (6.0, 26.0), *EAST)))
+    seen = fields_of(game, time, "progress")
+    assert seen["living"] == 1 and seen["captured"] == seen["follow_on"] == seen["tracked"] == 0
+    assert seen["stage_time"] == pytest.approx(1 / LIMIT)
+    assert seen["potential"] == pytest.approx(float(state.potential[0]))
+    # The mechs look along x; the squad's centre lies 3 to the left of the first.
+    assert seen["squad_left"] * 40 == pytest.approx(3.0, abs=0.1)
+    assert seen["squad_ahead"] == pytest.approx(0.0, abs=0.02)
+    assert fields_of(game, time, "progress", "red")["potential"] == pytest.approx(float(state.potential[1]))
+
+
+def test_cells_are_shown_until_the_squad_has_entered_them(game):
+    state = game.start("scout")
+    _, time = game.step(state)
+    before = np.asarray(game.block(time, "uncovered"))[0]
+    seen = fields_of(game, time, "progress")
+    assert before.max() == 1.0 and seen["uncovered_distance"] > 0
+    entered = np.asarray(state.by_mech.visited).copy()
+    entered[1] = np.uint32(0xFFFFFFFF)  # by the other mech of the squad
+    _, time = game.step(state.replace(by_mech=state.by_mech.replace(visited=jnp.asarray(entered))))
+    assert not np.asarray(game.block(time, "uncovered"))[0].any()
+    assert fields_of(game, time, "progress")["uncovered_distance"] == 0.0
+    # Red's squad has entered none of them.
+    assert np.asarray(game.block(time, "uncovered", "red"))[0].any()
+
+
+def test_the_nearest_cell_to_enter_lies_where_its_bearing_points(game):
+    state, time = game.step(game.start("scout"))
+    seen, mechs = fields_of(game, time, "progress"), state.echelon.battle.mechs
+    yaw, here = float(mechs.yaw[0]), np.asarray(mechs.position[0, :2])
+    turn = yaw + np.arctan2(seen["uncovered_sin"], seen["uncovered_cos"])
+    place = here + seen["uncovered_distance"] * 40 * np.array([np.cos(turn), np.sin(turn)])
+    cell = int(game.env.ground.cell_of(place))
+    words = np.asarray(game.env.ground.open_cells[0])
+    team = np.bitwise_or.reduce(np.asarray(state.by_mech.visited)[:2])
+    bit = np.uint32(1) << np.uint32(cell % 32)
+    assert words[cell // 32] & bit and not team[cell // 32] & bit
+
+
+def test_critics_with_the_true_state_know_both_missions():
+    env = built(critic="state", objective=None)
+    state, time = jax.jit(env.reset)(jax.random.key(0), env.default_params())
+    size = env.spec.role("blue").critic_observation.shape[0]
+    assert time.critic_obs["blue"].shape == (2, size) and time.critic_obs["red"].shape == (2, size)
+    np.testing.assert_array_equal(time.critic_obs["blue"][:, : env.layout.size], time.obs["blue"])
+    assert time.critic_obs["blue"][0, -8] == state.potential[0]
+    assert time.critic_obs["blue"][0, -4] == state.potential[1] == time.critic_obs["red"][0, -8]
+
+
+def test_the_world_frame_keeps_the_original_s_numbers():
+    env = built(frame="world")
+    assert env.layout["contacts"].shape == (5, 25) and env.layout["self"].shape == (45,)
+    assert env.layout.names[-1] == "mission" and env.spec.role("blue").critic_observation is None
+
+
+def test_the_discount_of_potentials_is_the_learner_s():
+    with initialize_config_dir(str(config_directory()), version_base="1.3"):
+        config = compose("config", ["env=echelon_missions_small", "algo=ppo", "algo.gamma=0.997"])
+        alone = compose("config", ["env=echelon_missions_small", "algo=ppo", "env.gamma=0.9"])
+    assert config.env.gamma == 0.997 and alone.env.gamma == 0.9

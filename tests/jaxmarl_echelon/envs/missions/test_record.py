@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from mission_moments import SIZE, TEAMS, nothing, scenario
 
-from jaxmarl_echelon.envs.echelon.missions.measures import facts, record, success
+from jaxmarl_echelon.envs.echelon.missions.measures import credit, facts, record, success
 from jaxmarl_echelon.envs.echelon.missions.state import NEVER, VERBS
 from jaxmarl_echelon.envs.echelon.missions.verbs.registry import STANDARD, Registry
 
@@ -143,9 +143,8 @@ def difference(told, went=(False, False), decision=100):
     whole = success.constrain_team_success(
         REGISTRY, told.scenario.orders, value, latched, jnp.int32(decision), outcome
     )
-    orders = told.scenario.orders
-    return success.difference_rewards(
-        REGISTRY, orders, went, told, outcome, whole, jnp.int32(decision)
+    return credit.difference_rewards(
+        credit.CreditInputs(REGISTRY, told, went, outcome, whole, jnp.int32(decision))
     ), whole
 
 

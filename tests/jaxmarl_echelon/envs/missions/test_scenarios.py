@@ -228,6 +228,32 @@ def test_strength_follows_the_difficulty(env, sample):
     np.testing.assert_allclose(hard[2], [[1.0, 1.0]] * MANY, atol=1e-6)
 
 
+def test_difficulty_raises_one_lever_after_the_other(env, sample):
+    def strengths(difficulty):
+        given = {"mission": "assault", "difficulty": difficulty, "ramp": "in_turn", "odds": [0.5, 1.5]}
+        scenario = sample(env.task_params(given))[0].scenario
+        own, enemy, fire = packs(scenario, 0), packs(scenario, 1), np.asarray(scenario.fire)[:, 1]
+        return own.mean(), (enemy / own).mean(), fire.mean()
+
+    easy, armed, strong, hard = (strengths(difficulty) for difficulty in (0.0, 1 / 3, 2 / 3, 1.0))
+    assert easy[2] == pytest.approx(0.2) and all(x[2] == pytest.approx(1.0) for x in (armed, strong, hard))
+    assert easy[1] == pytest.approx(0.5, abs=0.1) and armed[1] == pytest.approx(easy[1], abs=0.1)
+    assert strong[1] == pytest.approx(1.5, abs=0.15) and hard[1] == pytest.approx(1.5, abs=0.25)
+    assert strong[0] == pytest.approx(easy[0], abs=0.1) and hard[0] < 0.75 * strong[0]
+
+
+def test_the_composition_can_follow_the_verb(env, sample):
+    for verb, pattern in (("scout", "scout_heavy"), ("suppress", "assault_heavy")):
+        given = {"mission": verb, "composition": "verb", "friendly_count": 5}
+        classes = np.asarray(sample(env.task_params(given))[0].scenario.classes[:, :5])
+        assert sorted(classes[0].tolist()) == sorted(
+            forces.move_class_first(
+                np.asarray(forces.PATTERNS[pattern][:10]), env.registry.first[VERBS.index(verb)]
+            ).tolist()[:5]
+        )
+        assert (classes == classes[:1]).all()
+
+
 def test_levers_set_their_quantities(env, sample):
     given = {
         "mission": "hold",

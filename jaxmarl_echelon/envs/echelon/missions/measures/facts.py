@@ -80,6 +80,8 @@ class FactChanges(NamedTuple):
       tracked: `[M]` bool; an enemy has a confirmed track of the mech.
       inside: `[M]` bool; alive and in its team's objective.
       tick: `[K]` share of a full hold of the objective.
+      entered: `[M]` coverage cells that the mech entered as the first of its team; shared by those that
+        enter one in the same decision.
     """
 
     found: jax.Array
@@ -87,6 +89,7 @@ class FactChanges(NamedTuple):
     tracked: jax.Array
     inside: jax.Array
     tick: jax.Array
+    entered: jax.Array
 
 
 def initial_mech_facts(mechs: int, words: int, cell: jax.Array, gap: jax.Array) -> MechFacts:
@@ -106,6 +109,7 @@ def initial_mech_facts(mechs: int, words: int, cell: jax.Array, gap: jax.Array) 
         held=zeros,
         shots=whole,
         hits=whole,
+        seen_cover=whole,
         lone_cover=whole,
         gap=gap,
     )
@@ -143,6 +147,17 @@ def _mark_entered_cells(
     return visited | (mark.astype(jnp.uint32) & open_cells)
 
 
+def _first_entries(
+    after: jax.Array, before: jax.Array, cell: jax.Array, teams: squads.TeamSizes
+) -> jax.Array:
+    """Returns shares `[M]` of the cells that teams entered for the first time, from the bits `[M, W]`."""
+    team = squads.team_numbers(teams)
+    known, _ = squads.unite_bits(before, teams)
+    new = ((after & ~known[team]) != 0).any(-1)
+    same = new & new[:, None] & (team == team[:, None]) & (cell == cell[:, None])
+    return jnp.where(new, 1.0 / jnp.maximum(jnp.sum(same, axis=1), 1), 0.0)
+
+
 def suppression_seconds(mechs: Mechs) -> jax.Array:
     """Returns seconds `[M]` of suppression or lying in this decision, weighted by the missing stability."""
     down = mechs.alive & ((mechs.suppressed > 0) | (mechs.fallen > 0))
@@ -160,6 +175,7 @@ def update_facts(
     found = jnp.where(fresh, 1.0 / jnp.maximum(squads.sum_by_team(fresh.T, now.teams).T[team], 1), 0.0).sum(1)
     enters = mechs.alive & (now.cell != facts.cell)
     visited = _mark_entered_cells(facts.visited, now.cell, enters, now.open_cells)
+    entered = _first_entries(visited, facts.visited, now.cell, now.teams)
     hitter = jnp.where(log.suppressor != NO_MECH, log.suppressor, facts.hitter)
     pinned = suppression_seconds(mechs)
     pinning = jnp.where(hitter == np.arange(hitter.size)[:, None], pinned, 0.0).sum(1)
@@ -185,6 +201,7 @@ def update_facts(
         held=facts.held + jnp.where(own, worth, 0.0),
         shots=facts.shots + now.tally.shots[:, AUTOCANNON],
         hits=facts.hits + now.tally.hits[:, AUTOCANNON],
+        seen_cover=facts.seen_cover + now.watching,
         lone_cover=facts.lone_cover + lone,
     )
     seen = tracked.any(0)
@@ -197,7 +214,7 @@ def update_facts(
     lead = jnp.maximum(mine - enemy, 0.0) / jnp.maximum(mine + enemy, 1e-6)
     floor = zone_lib.CONTESTED_FLOOR
     tick = jnp.where(contested, floor + (1.0 - floor) * lead, alone.astype(jnp.float32))
-    return after, teams, FactChanges(found, pinning, seen, own, tick)
+    return after, teams, FactChanges(found, pinning, seen, own, tick, entered)
 
 
 def _own_objectives(now: FactInputs) -> jax.Array:

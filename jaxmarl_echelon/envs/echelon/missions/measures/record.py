@@ -1,8 +1,8 @@
-"""Outcome records of both teams, and of each team without one of its mechs.
+"""Outcome records of both teams, and of any coalition of a team's mechs.
 
-Records without a mech are exact where the facts allow it: detections and coverage (union over the others),
-casualties, autocannon shots, samples that only this mech covered, and the mean angle of hits. Damage,
-suppression and time in the objective are reduced by the mech's share.
+Records of coalitions are exact where the facts allow it: detections and coverage (union over the members),
+casualties, autocannon shots, samples of the objective, and the mean angle of hits. Damage, suppression and
+time in the objective are reduced to the members' share.
 Reference: docs/reference/echelon.md 15.3 and 16.4.
 """
 
@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jaxmarl_echelon.envs.echelon.missions.measures import squads, staging
@@ -111,43 +112,85 @@ def compute_records_without(evidence: RecordInputs, outcome: OutcomeRecord) -> O
       evidence: data of the records.
       outcome: the teams' records `[K]`.
     """
+    team = squads.team_numbers(evidence.teams)
+    return compute_coalition_records(evidence, outcome, team, ~np.eye(team.size, dtype=bool))
+
+
+def compute_coalition_records(
+    evidence: RecordInputs, outcome: OutcomeRecord, team: np.ndarray, members: jax.Array | np.ndarray
+) -> OutcomeRecord:
+    """Computes the records `[C]` of teams restricted to coalitions of their mechs.
+
+    The whole team has its own record. A team without mechs has no strength, and retains what none of its
+    mechs contributed to: enemies lost without its fire, the waiting before an engagement, the arrival.
+
+    Args:
+      evidence: data of the records.
+      outcome: the teams' records `[K]`.
+      team: `[C]` int32 team of each coalition; static.
+      members: `[C, M]` bool; mechs of other teams and empty slots do not count.
+    """
     mine, teams = evidence.by_mech, evidence.teams
-    team = squads.team_numbers(teams)
+    own = team[:, None] == squads.team_numbers(teams)
+    there = members & own & evidence.scenario.present
+    gone = own & ~there
     whole = OutcomeRecord(*(field[team] for field in outcome))
-    here = evidence.scenario.present.astype(jnp.float32)
-    strength = whole.strength - here
-    casualties = whole.casualties - (here - evidence.alive)
 
-    def rest(part: jax.Array) -> jax.Array:
-        """Returns the share of the team's sum contributed by the others; 1 where the sum is 0."""
-        total = squads.sum_by_team(part, teams)[team]
-        return 1.0 - clipped_ratio(part, total, 0.0)
+    def part(values: jax.Array, mechs: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.where(mechs, values, jnp.zeros_like(values)), axis=-1)
 
-    sole = jnp.sum(mine.confirmed & (mine.confirmed.sum(0) == 1), axis=1)
-    seen, once = squads.unite_bits(mine.visited, teams)
-    cells = _count(seen)[team] - _count(mine.visited & once[team])
+    def total(values: jax.Array) -> jax.Array:
+        return squads.sum_by_team(values, teams)[team]
+
+    def rest(values: jax.Array) -> jax.Array:
+        """Returns the share of the team's sum contributed by the members; 1 where the sum is 0."""
+        return 1.0 - clipped_ratio(part(values, gone), total(values), 0.0)
+
+    strength = jnp.sum(there, axis=-1).astype(jnp.float32)
+    casualties = strength - jnp.sum(there & evidence.alive, axis=-1)
+    # Tracks as bits: a union of flags would take M times as many operations for each coalition.
+    found = jnp.concatenate([mine.visited, squads.pack_bits(mine.confirmed)], axis=1)
+    united = lax.reduce(jnp.where(there[:, :, None], found, 0), np.uint32(0), lax.bitwise_or, (1,))
+    cells, detected = (_count(words) for words in jnp.split(united, [mine.visited.shape[1]], axis=1))
     fire, zone, pins = rest(mine.dealt), rest(mine.held), rest(mine.pinning)
-    others = squads.sum_by_team(mine.dealt, teams)[team] - mine.dealt
+    # Differences of sums leave rounding errors, which must not count as damage of those who did none.
+    fought = (there & (mine.dealt > 0)).any(-1)
+    dealt = jnp.where(fought, total(mine.dealt) - part(mine.dealt, gone), 0.0)
+    rear = total(mine.rear) - part(mine.rear, gone)
     samples = jnp.maximum(whole.elapsed / PERIOD, 1.0)
     return whole._replace(
         strength=strength,
         casualties=casualties,
         enemies_lost=whole.enemies_lost * fire,
-        detected=whole.detected - sole,
+        detected=detected.astype(jnp.float32),
         covered=_covered(evidence, cells),
         captured=whole.captured * jnp.minimum(_raw_capture(evidence)[team] * zone, 1.0),
         alone=whole.alone * zone,
         contested=whole.contested * zone,
-        watched=jnp.maximum(whole.watched - mine.lone_cover / samples, 0.0),
+        watched=jnp.maximum(whole.watched - _unseen(evidence, team, there, gone) / samples, 0.0),
         supported=whole.supported * fire,
         protected=clipped_ratio(strength - casualties, strength, 0.0),
-        engaged=(others > 0).astype(jnp.float32),
-        enfilade=clipped_ratio(squads.sum_by_team(mine.rear, teams)[team] - mine.rear, others, 0.0),
+        engaged=(dealt > 0).astype(jnp.float32),
+        enfilade=clipped_ratio(rear, dealt, 0.0),
         removed=whole.removed * fire,
         suppression=whole.suppression * pins,
-        shots=whole.shots - mine.shots,
-        hits=whole.hits - mine.hits,
+        shots=part(mine.shots, there).astype(jnp.float32),
+        hits=part(mine.hits, there).astype(jnp.float32),
     )
+
+
+def _unseen(evidence: RecordInputs, team: np.ndarray, there: jax.Array, gone: jax.Array) -> jax.Array:
+    """Returns how many of the team's samples of the objective no member of the coalitions `[C]` saw.
+
+    Exact for one member and for all but one: a sample that several mechs saw is then seen by the member, or
+    by one of the others. In between, the members' counts of such samples are added up to their number, as if
+    the members had seen different ones.
+    """
+    mine, teams = evidence.by_mech, evidence.teams
+    several = jnp.maximum(mine.seen_cover - mine.lone_cover, 0)
+    shared = jnp.maximum(evidence.by_team.covered - squads.sum_by_team(mine.lone_cover, teams), 0)[team]
+    alone = jnp.sum(jnp.where(gone, mine.lone_cover, 0), axis=-1)
+    return alone + jnp.maximum(shared - jnp.sum(jnp.where(there, several, 0), axis=-1), 0)
 
 
 def _raw_capture(evidence: RecordInputs) -> jax.Array:
@@ -156,9 +199,14 @@ def _raw_capture(evidence: RecordInputs) -> jax.Array:
     return jnp.where(evidence.by_team.captured, jnp.maximum(raw, 1.0), raw)
 
 
+def requested_cells(open_cells: jax.Array, cover_target: jax.Array) -> jax.Array:
+    """Returns the number of coverage cells, float32, that count as full coverage of the bits `[W]`."""
+    return _count(open_cells) * cover_target
+
+
 def _covered(evidence: RecordInputs, cells: jax.Array) -> jax.Array:
     """Returns the share of the requested cells, for numbers of entered cells."""
-    asked = _count(evidence.open_cells) * evidence.cover_target
+    asked = requested_cells(evidence.open_cells, evidence.cover_target)
     return clipped_ratio(cells.astype(jnp.float32), jnp.broadcast_to(asked, cells.shape), 1.0)
 
 

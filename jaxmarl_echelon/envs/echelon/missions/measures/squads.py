@@ -26,6 +26,13 @@ def any_by_team(flags: jax.Array, teams: TeamSizes) -> jax.Array:
     return jnp.stack([flags[..., : teams[0]].any(-1), flags[..., teams[0] :].any(-1)], axis=-1)
 
 
+def pack_bits(flags: jax.Array) -> jax.Array:
+    """Returns flags `[..., N]` as the bits of uint32 words `[..., ceil(N / 32)]`, lowest bit first."""
+    padded = jnp.pad(flags, [(0, 0)] * (flags.ndim - 1) + [(0, -flags.shape[-1] % 32)])
+    bits = padded.reshape(*flags.shape[:-1], -1, 32).astype(jnp.uint32) << jnp.arange(32, dtype=jnp.uint32)
+    return jnp.sum(bits, axis=-1, dtype=jnp.uint32)
+
+
 def unite_bits(bits: jax.Array, teams: TeamSizes) -> tuple[jax.Array, jax.Array]:
     """Returns bits `[K, W]` set by any mech of each team, and bits set by exactly one, for words `[M, W]`."""
     some, once = [], []

@@ -28,7 +28,7 @@ for _class, _weapon in np.argwhere(TRIGGERS >= 0):
     _USED[_class, WEAPON.slot[_weapon]] = True
 
 # Facts of a stage, which are reset at GO; all others cover the whole episode.
-_OF_STAGE = ("dealt", "rear", "pinning", "held", "shots", "hits", "lone_cover")
+_OF_STAGE = ("dealt", "rear", "pinning", "held", "shots", "hits", "seen_cover", "lone_cover")
 _OF_TEAM_STAGE = (
     "elapsed", "capture", "captured", "alone", "contested", "covered", "exposure", "supported", "engaged",
     "waited", "tracked", "met", "entered",

@@ -1,13 +1,12 @@
-"""Mission success: success functions, constraints, follow-ons, and the contribution of each mech.
+"""Mission success: success functions, constraints and follow-ons.
 
-Both teams are assessed by their own orders. Reference: docs/reference/echelon.md 15.4 and 16.4.
+Both teams are assessed by their own orders. Reference: docs/reference/echelon.md 15.4.
 """
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxmarl_echelon.envs.echelon.missions.measures import record, squads
 from jaxmarl_echelon.envs.echelon.missions.measures.outcome import OutcomeRecord, clipped_ratio
 from jaxmarl_echelon.envs.echelon.missions.state import NEVER, PARAMETERS, Orders
 from jaxmarl_echelon.envs.echelon.missions.verbs.registry import Registry
@@ -100,36 +99,6 @@ def time_taken(registry: Registry, verb: jax.Array, latched: jax.Array, decision
     """
     done = jnp.asarray(registry.flags("timed"))[verb] & (latched != NEVER)
     return jnp.where(done, latched, decision) * PERIOD
-
-
-def difference_rewards(
-    registry: Registry,
-    orders: Orders,
-    went: jax.Array,
-    evidence: record.RecordInputs,
-    outcome: OutcomeRecord,
-    success: jax.Array,
-    decision: jax.Array,
-) -> jax.Array:
-    """Returns difference rewards `[M]`: team success minus that without the mech; 0 for empty slots.
-
-    Args:
-      registry: the verbs.
-      orders: orders of the episode.
-      went: `[K]` bool; the follow-on has begun.
-      evidence: data of the records.
-      outcome: the teams' records `[K]`.
-      success: `[K]` after constraints.
-      decision: decisions taken.
-    """
-    team = squads.team_numbers(evidence.teams)
-    alone = record.compute_records_without(evidence, outcome)
-    verb = orders.verb[team]
-    taken = time_taken(registry, orders.verb[:, 0], evidence.by_team.latched, decision)[team]
-    value = base_success(registry, verb, went[team], success_parts(registry, verb, alone), alone)
-    losses, budget = orders.parameters[team, _LOSSES], orders.budget[team]
-    rest = apply_constraints(registry, value, verb[:, 0], losses, budget, taken, alone)
-    return jnp.where(evidence.scenario.present, success[team] - rest, 0.0)
 
 
 def constrain_team_success(

@@ -1,10 +1,12 @@
 """Shaping components of the missions' reward, per mech and decision, before weights.
 
 Rates lie in [-1, 1] and are divided by the time limit, events are shares of an episode's total, so that the
-sum of each over an episode is of the order of 1. Two components are differences of potentials (Ng, Harada
-and Russell 1999, "Policy invariance under reward transformations", section 3): their discounted sum over a
-mech's life depends only on its first and last state. Their undiscounted sum is hard to interpret, so the
-growth of the potential is logged instead (`potential_growth`). Reference: docs/reference/echelon.md 16.3.
+sum of each over an episode is of the order of 1. When an episode ends before its limit, the last rates are
+paid for the remaining time as well, discounted: winning early costs nothing. Two components are differences
+of potentials (Ng, Harada and Russell 1999, "Policy invariance under reward transformations", section 3):
+their discounted sum over a mech's life depends only on its first and last state. Their undiscounted sum is
+hard to interpret, so the growth of the potential is logged instead (`potential_growth`). Reference:
+docs/reference/echelon.md 16.3.
 """
 
 from typing import NamedTuple
@@ -31,6 +33,7 @@ NEAR, WIDE, LOST, LOST_CHARGE = 0.5, 1.5, 3.0, -0.5
 STEP = 0.1
 # Decisions without progress (5 s) after which dithering is penalised.
 PATIENCE = 20
+_TINY = 1e-6
 # Components computed as differences of potentials.
 POTENTIALS = ("zone_progress", "mission_progress")
 
@@ -50,6 +53,8 @@ class ShapingInputs(NamedTuple):
       orders: `[K]` reward terms set by the parameters of the orders.
       limit: time limit in decisions.
       gamma: discount of a decision.
+      decision: decisions taken.
+      asked: number of coverage cells that count as full coverage.
     """
 
     now: FactInputs
@@ -63,6 +68,19 @@ class ShapingInputs(NamedTuple):
     orders: weights.OrderTerms
     limit: jax.Array
     gamma: jax.Array
+    decision: jax.Array
+    asked: jax.Array
+
+    @property
+    def per_decision(self) -> jax.Array:
+        """Reward of a rate of 1 in this decision; the last one of an episode includes the remaining time."""
+        left = jnp.maximum(self.limit - self.decision, 0.0)
+        steps = left + 1.0
+        # The sum of gamma^k over the remaining decisions.
+        lasting = jnp.where(
+            self.gamma < 1.0, (1.0 - self.gamma**steps) / jnp.maximum(1.0 - self.gamma, _TINY), steps
+        )
+        return jnp.where(self.over, lasting, 1.0) / self.limit
 
 
 def compute_shaping(it: ShapingInputs) -> jax.Array:
@@ -86,7 +104,7 @@ def potential_growth(it: ShapingInputs) -> dict[str, jax.Array]:
 def survival(it: ShapingInputs) -> jax.Array:
     """Rewards being alive; penalises dying, less for orders with a high loss appetite."""
     died = it.before.alive & ~it.now.mechs.alive
-    return it.now.mechs.alive / it.limit + jnp.where(died, it.orders.death[it.now.team], 0.0)
+    return it.now.mechs.alive * it.per_decision + jnp.where(died, it.orders.death[it.now.team], 0.0)
 
 
 def damage_dealt(it: ShapingInputs) -> jax.Array:
@@ -99,15 +117,19 @@ def damage_dealt(it: ShapingInputs) -> jax.Array:
 def heat_management(it: ShapingInputs) -> jax.Array:
     """Rewards low heat: 1 up to three quarters of the capacity (idleness gains nothing), then down to 0."""
     heat = it.now.mechs.heat / it.now.chassis.heat_capacity
-    return _living(it, jnp.clip((1.0 - heat) / (1.0 - COOL), 0.0, 1.0)) / it.limit
+    return _living(it, jnp.clip((1.0 - heat) / (1.0 - COOL), 0.0, 1.0)) * it.per_decision
 
 
 def pack_cohesion(it: ShapingInputs) -> jax.Array:
-    """Rewards keeping the spacing of the order; penalises being more than three times as far away."""
+    """Rewards keeping the spacing of the order; penalises being more than three times as far away.
+
+    A mech in its objective counts as well placed: the order's spacing may be wider than the objective.
+    """
     mechs, wanted = it.now.mechs, it.orders.spacing[it.now.team]
     gap, _ = squads.squad_spread(mechs.position, mechs.alive, it.now.teams)
-    good = (gap >= NEAR * wanted) & (gap <= WIDE * wanted)
-    return _living(it, jnp.where(good, 1.0, jnp.where(gap > LOST * wanted, LOST_CHARGE, 0.0))) / it.limit
+    good = ((gap >= NEAR * wanted) & (gap <= WIDE * wanted)) | it.news.inside
+    rate = jnp.where(good, 1.0, jnp.where(gap > LOST * wanted, LOST_CHARGE, 0.0))
+    return _living(it, rate) * it.per_decision
 
 
 def zone_progress(it: ShapingInputs) -> jax.Array:
@@ -119,7 +141,7 @@ def zone_progress(it: ShapingInputs) -> jax.Array:
 
 def zone_control(it: ShapingInputs) -> jax.Array:
     """Rewards mechs in the objective with their team's share of a full hold."""
-    return jnp.where(it.news.inside, it.news.tick[it.now.team], 0.0) / it.limit
+    return jnp.where(it.news.inside, it.news.tick[it.now.team], 0.0) * it.per_decision
 
 
 def mission_progress(it: ShapingInputs) -> jax.Array:
@@ -138,7 +160,7 @@ def stealth(it: ShapingInputs) -> jax.Array:
     """Rewards not being tracked while approaching or near the objective; hiding elsewhere gains nothing."""
     before, after = _distances(it)
     on_task = (before - after >= STEP) | inside_operation_area(it.now)
-    return _living(it, (on_task & ~it.news.tracked).astype(jnp.float32)) / it.limit
+    return _living(it, (on_task & ~it.news.tracked).astype(jnp.float32)) * it.per_decision
 
 
 def detection(it: ShapingInputs) -> jax.Array:
@@ -157,7 +179,12 @@ def resource_preservation(it: ShapingInputs) -> jax.Array:
     mechs, chassis = it.now.mechs, it.now.chassis
     headroom = jnp.clip(1.0 - mechs.heat / chassis.heat_capacity, 0.0, 1.0)
     body = jnp.clip(mechs.hp / chassis.hp, 0.0, 1.0)
-    return _living(it, (headroom + body + mechs.stability / MAX_STABILITY) / 3.0) / it.limit
+    return _living(it, (headroom + body + mechs.stability / MAX_STABILITY) / 3.0) * it.per_decision
+
+
+def coverage(it: ShapingInputs) -> jax.Array:
+    """Rewards cells that the squad enters for the first time, as a share of those that count as full."""
+    return divide_or_empty(it.news.entered, it.asked, 0.0)
 
 
 _COMPONENTS = {
@@ -174,6 +201,7 @@ _COMPONENTS = {
         detection,
         suppression_effect,
         resource_preservation,
+        coverage,
     )
 }
 

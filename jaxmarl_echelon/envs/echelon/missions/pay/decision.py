@@ -1,4 +1,4 @@
-"""Rewards of a decision: shaping by verb and status reports; at the end success and difference rewards.
+"""Rewards of a decision: shaping by verb and status reports; at the end success and credit.
 
 Reference: docs/reference/echelon.md 16.
 """
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from jaxmarl_echelon.envs.echelon.missions import weights
 from jaxmarl_echelon.envs.echelon.missions.measures import record, squads, success
+from jaxmarl_echelon.envs.echelon.missions.measures.credit import CreditInputs, CreditRule, assign_credit
 from jaxmarl_echelon.envs.echelon.missions.measures.judge import Verdict
 from jaxmarl_echelon.envs.echelon.missions.pay import components
 from jaxmarl_echelon.envs.echelon.missions.state import (
@@ -58,17 +59,28 @@ ComponentRewards = dict[str, jax.Array]
 
 
 def compute_mission_rewards(
-    registry: Registry, params: MissionParams, it: MissionRewardInputs
+    key: jax.Array, registry: Registry, rule: CreditRule, params: MissionParams, it: MissionRewardInputs
 ) -> tuple[ComponentRewards, ComponentRewards]:
     """Computes rewards `[M]` per component, before the run's own factors, and the values `[M]` to log.
 
     At the end of an episode dead mechs receive rewards, too; empty slots never do. Rewards are logged as they
     are, except for differences of potentials, for which the growth of the potential is logged.
+
+    Args:
+      key: of the decision; see `assign_credit`.
+      registry: the verbs.
+      rule: of the credit; static.
+      params: parameters of the mission.
+      it: the decision.
     """
     teams, verdict = it.evidence.teams, it.verdict
     team, present = squads.team_numbers(teams), it.evidence.scenario.present
     given = components.weights_by_verb(
         params.weights.components, params.gates[it.told.verb], it.shaping.orders
+    )
+    # The terminal reward 2 S - 1 grows by twice the growth of success.
+    given = given.at[:, COMPONENTS.index("mission_progress")].add(
+        2.0 * params.weights.early * params.weights.terminal
     )
     shaping = components.compute_shaping(it.shaping) * given[team]
     paid = {name: shaping[:, column] for column, name in enumerate(COMPONENTS)}
@@ -76,15 +88,10 @@ def compute_mission_rewards(
     grown = {name: value * given[team, COMPONENTS.index(name)] for name, value in grown.items()}
     ends = verdict.over & present
     terminal = params.weights.terminal * success.terminal_reward(verdict.success)[team]
-    credit = params.weights.credit * success.difference_rewards(
-        registry,
-        it.evidence.scenario.orders,
-        it.later.went,
-        it.evidence,
-        verdict.outcome,
-        verdict.success,
-        it.decision,
+    assessed = CreditInputs(
+        registry, it.evidence, it.later.went, verdict.outcome, verdict.success, it.decision
     )
+    credit = params.weights.credit * assign_credit(rule, key, assessed)
     paid[TERMINAL] = jnp.where(ends, terminal, 0.0)
     paid[CREDIT] = jnp.where(ends, credit, 0.0)
     paid[CALIBRATION] = jnp.where(it.shaping.before.alive, it.bonus, 0.0)

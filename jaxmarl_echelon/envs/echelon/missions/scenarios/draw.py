@@ -24,6 +24,15 @@ ROUTE_REACH = 10.0
 _KEYS = 24
 
 
+# Rows of `Levers.ramp`.
+FIRE, ENEMY_STRENGTH, OWN_STRENGTH = range(3)
+
+
+def ramp_levels(ramp: jax.Array, difficulty: jax.Array) -> jax.Array:
+    """Returns levels `[3]` in [0, 1] of red's fire, red's strength and blue's weakness at a difficulty."""
+    return jnp.clip((difficulty - ramp[:, 0]) / (ramp[:, 1] - ramp[:, 0]), 0.0, 1.0)
+
+
 class DrawnScenario(NamedTuple):
     """Drawn scenario, with headings and health of the mechs at the start.
 
@@ -84,7 +93,8 @@ def draw_scenario(
     health = _health(next(keys), levers, teams)
     hp = jnp.where(present, jnp.asarray(CHASSIS.hp)[classes] * health, 0.0)
     route = _route(next(keys), places.objective, limits.size)
-    fire = weights.fire_low + (weights.fire_high - weights.fire_low) * difficulty
+    level = ramp_levels(levers.ramp, difficulty)[FIRE]
+    fire = weights.fire_low + (weights.fire_high - weights.fire_low) * level
     scenario = Scenario(
         orders=orders,
         classes=classes,
@@ -146,12 +156,15 @@ def _forces(
     first = jnp.asarray(registry.first)[verbs]
     ends = levers.strength[verbs[0, 0]]
     drawn = jax.random.uniform(share, (2,))
-    hard = jnp.stack([1.0 - difficulty, difficulty])
+    level = ramp_levels(levers.ramp, difficulty)
+    hard = jnp.stack([1.0 - level[OWN_STRENGTH], level[ENEMY_STRENGTH]])
     at = jnp.where(levers.graded, hard, drawn)
     strength = ends[:, 0] + at * (ends[:, 1] - ends[:, 0])
+    against = strength[0] * (levers.odds[0] + at[1] * (levers.odds[1] - levers.odds[0]))
+    strength = strength.at[1].set(jnp.where(jnp.isnan(against), strength[1], against))
     wobble = jax.random.uniform(noise, (2,), minval=1.0 - NOISE, maxval=1.0 + NOISE)
     strength = strength * jnp.where(levers.graded, wobble, 1.0)
-    kind = _pick(kinds, levers.composition)
+    kind = _pick(kinds, levers.composition[verbs[0, 0]])
 
     def force(k):
         classes = forces.move_class_first(

@@ -18,6 +18,8 @@ PATTERNS: dict[str, tuple[int, ...]] = {
 }
 ROSTER = "roster"
 COMPOSITIONS = (ROSTER, *PATTERNS)
+# Composition in settings: that of the verb's template.
+BY_VERB = "verb"
 # Ranges of the share of the full hit points, by distribution.
 HEALTH = {"full": (1.0, 1.0), "mixed": (0.5, 1.0), "critical": (0.3, 0.5)}
 

@@ -19,9 +19,12 @@ class Levers(struct.PyTreeNode):
       follow_on: `[V, V]` weights of the follow-on at GO, by order.
       strength: `[V, K, 2]` range in packs, by blue's order.
       graded: `[K]` bool; difficulty moves the strength within its range, red's up and blue's down.
+      odds: `[2]` range of red's strength as a multiple of blue's; NaN for red's range in `strength`.
+      ramp: `[3, 2]` difficulties between which red's fire, red's strength and blue's weakness grow from their
+        least to their largest value.
       count: `[K]` int32 fixed number of mechs, or -1 to derive it from the strength.
       patterns: `[K, compositions, A]` int32 classes in the order in which slots are filled.
-      composition: `[K, compositions]` weights.
+      composition: `[V, K, compositions]` weights, by blue's order.
       health: `[K, 3]` weights of `forces.HEALTH`.
       distance: `[V, K, 2]` range of distances to the objective at the start, voxels, by blue's order.
       parameters: `[K, 4, 2]` ranges of the orders' parameters.
@@ -44,6 +47,8 @@ class Levers(struct.PyTreeNode):
     follow_on: jax.Array
     strength: jax.Array
     graded: jax.Array
+    odds: jax.Array
+    ramp: jax.Array
     count: jax.Array
     patterns: jax.Array
     composition: jax.Array

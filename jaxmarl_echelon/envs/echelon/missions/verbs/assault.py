@@ -20,6 +20,7 @@ ASSAULT = Verb(
         friendly=(0.6, 1.0),
         enemy=(0.5, 1.5),
         opposed=("hold",),
+        composition="assault_heavy",
         disposition={"defensive": 2.0, "ambush": 1.0, "patrol": 1.0},
     ),
     timed=True,

@@ -19,6 +19,7 @@ HOLD = Verb(
         friendly=(0.4, 1.0),
         enemy=(1.0, 2.5),
         opposed=("assault", "flank"),
+        composition="assault_heavy",
         friendly_distance=(0.0, 0.0),
         enemy_distance=(10.0, 60.0),
         awareness={"hot": 1.0},

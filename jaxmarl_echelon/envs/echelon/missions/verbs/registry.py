@@ -12,6 +12,7 @@ import numpy as np
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import CLASSES
 from jaxmarl_echelon.envs.echelon.missions import weights
 from jaxmarl_echelon.envs.echelon.missions.measures.outcome import OutcomeRecord
+from jaxmarl_echelon.envs.echelon.missions.scenarios.forces import COMPOSITIONS
 from jaxmarl_echelon.envs.echelon.missions.state import COMPONENTS, VERBS
 from jaxmarl_echelon.envs.echelon.missions.verbs.assault import ASSAULT
 from jaxmarl_echelon.envs.echelon.missions.verbs.flank import FLANK
@@ -102,6 +103,7 @@ def read_verbs(given: Sequence[str | Verb] | None) -> Registry:
             read_choice(f"verbs.{verb.name}.gates", name, COMPONENTS)
         if verb.template.first is not None:
             read_choice(f"verbs.{verb.name}.template.first", verb.template.first, CLASSES)
+        read_choice(f"verbs.{verb.name}.template.composition", verb.template.composition, COMPOSITIONS)
         if verb.gates is None and verb.name not in VERBS:
             raise ValueError(f"env.verbs: {verb.name} has no gates and is not a standard verb")
     return Registry(verbs)

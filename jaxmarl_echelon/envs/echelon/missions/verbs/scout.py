@@ -21,6 +21,7 @@ SCOUT = Verb(
         enemy_distance=(0.0, 20.0),
         disposition={"patrol": 1.0, "ambush": 1.0, "defensive": 1.0},
         awareness={"cold": 1.0, "warm": 1.0},
+        composition="scout_heavy",
         first="scout",
     ),
     timed=True,

@@ -28,6 +28,7 @@ SUPPRESS = Verb(
         friendly_distance=(0.0, 10.0),
         enemy_distance=(10.0, 40.0),
         awareness={"warm": 1.0, "hot": 1.0},
+        composition="assault_heavy",
         first="medium",
     ),
     begins=CONTACT,

@@ -37,6 +37,7 @@ class Template:
       disposition: relative frequency of each of the enemies' dispositions.
       awareness: relative frequency of each level of the enemies' awareness.
       follow_on: possible verbs of the follow-on at GO; empty for orders without one.
+      composition: composition of the own force, where it follows the verb; one of `forces.COMPOSITIONS`.
       first: class that the order needs: it fills a force's first slot, if the composition has one. None for
         any.
     """
@@ -51,6 +52,7 @@ class Template:
         default_factory=lambda: MappingProxyType({"cold": 1.0, "warm": 1.0, "hot": 1.0})
     )
     follow_on: tuple[str, ...] = ()
+    composition: str = "roster"
     first: str | None = None
 
 
