@@ -168,7 +168,7 @@ class Job(NamedTuple):
       score: name of the score, or None.
       plans: role name to `UpdateSizes`, for roles that learn from segments.
       layout: the devices.
-      held: see `files.policy_runs_in_state`.
+      held: see `input_files.policy_runs_in_state`.
       store: `(folder)`, writes what the run has made for itself into its folder, such as base models.
     """
 

@@ -71,7 +71,8 @@ def phased_curriculum(
       episodes (by default `min_episodes` and `window_size`) was below `regress_success_rate` for
       `regress_patience` consecutive episodes.
 
-    None disables a criterion; `criteria.DEFAULTS` apply to omitted ones. The last phase never advances.
+    None disables a criterion; `criteria.CRITERIA_DEFAULTS` apply to omitted ones. The last phase never
+    advances.
 
     Args:
       env: the environment.

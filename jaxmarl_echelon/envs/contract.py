@@ -22,7 +22,7 @@ def require_spec(env: Environment) -> None:
 
 
 def require_traces(env: Environment) -> None:
-    """Requires that an environment from outside this package passes `checks.check_traces`.
+    """Requires that an environment from outside this package passes `check_env.check_traces`.
 
     The check takes less than 3 seconds for the largest environment of this package. Environments of this
     package are tested with the whole of `check_env`.

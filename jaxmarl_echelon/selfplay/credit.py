@@ -149,9 +149,9 @@ class AdvantageTransforms(NamedTuple):
     """Reward transforms of one learner as pure functions.
 
     Attributes:
-      init: `(columns) -> CreditState` for E * A parallel agents.
-      apply: `(CreditState, Rollout, Story) -> (CreditState, Rollout)`; fills in advantages and clears `alive`
-        in rows whose trajectory has no known end.
+      init: `(columns) -> TransformState` for E * A parallel agents.
+      apply: `(TransformState, Rollout, TrajectoryInfo) -> (TransformState, Rollout)`; fills in advantages and
+        clears `alive` in rows whose trajectory has no known end.
       scored: whether a transform reads scores, so that trajectories are whole episodes.
     """
 

@@ -92,7 +92,7 @@ def mission_curriculum(
 
     A phase is `{name, difficulty, exams, criteria}`: the range of difficulties, the share of episodes at
     full fire, and thresholds by result of the environment; `variance` is the largest variance of the score
-    between verbs. See `campaign.process_next_episodes` for transitions. Only episodes of the present phase
+    between verbs. See `transitions.process_next_episodes` for transitions. Only episodes of the present phase
     count, in the order in which they began.
 
     Sets `weights` (`MissionWeights`) and `levers.mission` (weights of verbs) of the environment's
@@ -107,7 +107,7 @@ def mission_curriculum(
       evaluation: settings of the task that scores the run, overriding the environment's own; it has the last
         phase's difficulty, full fire, and the weights at the end of the schedule. All variants of a
         run are scored on the task of the first.
-      numbers: see `mission_plan.read_curriculum_params`.
+      numbers: see `settings.read_curriculum_params`.
 
     Raises:
       ValueError: one line, for unknown, out-of-range or contradictory values.
@@ -225,7 +225,7 @@ def _posed(params: PyTree, plan: CurriculumParams, phase, progress, paid, exam) 
       params: as configured.
       plan: the numbers.
       phase, progress: scalars.
-      paid: `[4]` reward weights, as `campaign.scheduled_weights`.
+      paid: `[4]` reward weights, as `transitions.scheduled_weights`.
       exam: bool; enemies have their full fire probability.
     """
     fire = jnp.where(exam, 1.0, plan.fire)

@@ -132,7 +132,7 @@ class Drive(Environment):
         return self._params
 
     def task_params(self, settings: Mapping) -> DriveParams:
-        """Returns the default parameters with some settings changed; see `settings.change`."""
+        """Returns the default parameters with some settings changed; see `settings.change_drive_params`."""
         return super().task_params(settings) if self._change is None else self._change(self._params, settings)
 
     def evaluation_params(self, params: DriveParams, index: jax.Array) -> DriveParams:

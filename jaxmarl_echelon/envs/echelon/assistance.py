@@ -60,7 +60,7 @@ def blend_throttles(
     """Returns commands `[M, 9 or more]` with throttles blended towards the waypoints.
 
     Args:
-      commands: in the order of `tables.ACTIONS`, within [-1, 1].
+      commands: in the order of `unit_tables.ACTIONS`, within [-1, 1].
       mechs: the mechs.
       chassis: rows per mech.
       waypoint: `[M, 2]` x and y, or NOWHERE.

@@ -1,6 +1,6 @@
 """Layout of actions, and their translation into commands.
 
-An action has 26 numbers in [-1, 1]: the nine of `tables.ACTIONS` (throttles, and triggers that
+An action has 26 numbers in [-1, 1]: the nine of `unit_tables.ACTIONS` (throttles, and triggers that
 fire above 0), a score per contact slot, a score per sort order of contacts, a switch that removes
 friends from the contacts, and a message to the pack. Reference: docs/reference/echelon.md 3.
 """

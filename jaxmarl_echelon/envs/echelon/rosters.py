@@ -31,7 +31,7 @@ class Roster(NamedTuple):
     """Composition of one team.
 
     Attributes:
-      classes: per mech an index into `tables.CLASSES`.
+      classes: per mech an index into `unit_tables.CLASSES`.
       packs: per mech the number of its pack, from 0 within the team.
     """
 

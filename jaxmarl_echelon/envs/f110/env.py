@@ -45,7 +45,7 @@ class F110(CarEnvironment):
     """Adversarial environment of an attacker and a defender on a map; see `make` for the settings.
 
     Roles `attacker` and `defender` have one agent each, with actions `[steering angle in rad,
-    speed in m/s]` and the 119 features of `observation.gaplock_observation` (for 108 beams),
+    speed in m/s]` and the 119 features of `observe.gaplock_observation` (for 108 beams),
     each in its own frame. The attacker receives the configured reward, the defender the negative
     of the attacker's `terminal` component. Any contact ends the episode for both. The attacker
     succeeds with a `target_crash`; the defender with the outcomes `self_crash` (of the attacker),

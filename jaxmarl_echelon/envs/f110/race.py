@@ -40,7 +40,7 @@ class F110Race(CarEnvironment):
     """Racing environment of N cars on a closed track; see `make` for the settings.
 
     The role `car` has N agents with actions `[steering angle in rad, speed in m/s]` and the
-    features of `observation.racing_observation`. A car that touches a wall or another car is
+    features of `observe.racing_observation`. A car that touches a wall or another car is
     out; a car that has driven the target laps has finished and leaves the track. The episode is
     over when no car drives any more or the time limit is reached. Its outcome is `timeout` if a
     car was still driving, else `finished` if a car finished, else `crashed`.

@@ -31,7 +31,7 @@ class Recent(struct.PyTreeNode):
     """Ring buffer of the last W finished episodes, for rolling statistics.
 
     Attributes:
-      values: `[W, C]` float32, one row per episode; columns as in `statistics.columns`.
+      values: `[W, C]` float32, one row per episode; columns as in `episode_statistics.recent_columns`.
       count: int32, episodes written so far, saturating at 2**30.
       cursor: int32, index of the next write.
     """
@@ -62,11 +62,11 @@ class RunState(struct.PyTreeNode):
         `EnvSpec.late`.
       updates: int32, updates done.
       pool: the pool of past policies (`selfplay.pool.PoolState`); None without a pool.
-      plays: the moves of games against the pool (`selfplay.diversity.Plays`), where opponents are drawn by
+      plays: moves of games against the pool (`selfplay.diversity.MoveHistory`) where opponents are drawn by
         diversity of moves; else None.
       had: `[E, N]` bool; the seats that the learner has played in each environment's current round of games
         (`training.opponents.seat_rounds`); None unless a pool plays a turn-based game.
-      credit: learner's name to the state of its reward transforms (`selfplay.credit.CreditState`).
+      credit: learner's name to the state of its reward transforms (`selfplay.credit.TransformState`).
       teachers: role name to its scripted teacher's memory, `[E]` (`[E, N]` in games of N seats); None without
         scripted teachers.
       league: in a league, the run states of all other learners than the first main agent, whose state this

@@ -116,7 +116,7 @@ def _build_env(config: DictConfig) -> Environment:
 def read_saved_config(metadata: Mapping[str, Any]) -> DictConfig:
     """Reads the configuration in a checkpoint's metadata for `build_run_config`; refuses unknown keys.
 
-    Files that have moved with their project get their current names, see `files.relocate_files`.
+    Files that have moved with their project get their current names, see `input_files.relocate_files`.
     """
     plain = input_files.relocate_files(metadata["config"])
     config = OmegaConf.create(PLACE | {k: v for k, v in plain.items() if k != "choices"})

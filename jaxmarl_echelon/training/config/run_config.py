@@ -117,7 +117,7 @@ class RunConfig:
 
     @property
     def rival(self) -> str:
-        """Learner that plays against the pool; see `seating.opponent_learner`."""
+        """Learner that plays against the pool; see `role_assignment.opponent_learner`."""
         return role_assignment.opponent_learner(self.controllers, self.pooled)
 
     def _all_algos(self) -> dict[str, LearnerSettings]:

@@ -28,7 +28,7 @@ class DeviceLayout:
     """Distribution of a run over its devices.
 
     Attributes:
-      mesh: devices by `MEMBERS` and `axis.DEVICES`; None for one device, where arrays need no placement.
+      mesh: devices by `MEMBERS` and `collectives.DEVICES`; None for one device, where arrays need no place.
       grouped: whether arrays have a leading axis of members.
     """
 

@@ -235,11 +235,11 @@ def restore_run(program: Program, checkpoint: Path, like: RunState) -> RunState:
 
     Args:
       program: the run's program.
-      checkpoint: as returned by `checkpoints.find`.
+      checkpoint: as returned by `checkpoints.find_checkpoint`.
       like: the state's structure, shapes and dtypes.
 
     Raises:
-      CheckpointError: as `checkpoints.restore_run`, and for another version of the environment.
+      CheckpointError: as `restore_run`, and for another version of the environment.
     """
     require_environment(program, checkpoint)
     require_same_worlds(checkpoint, checkpoints.read_metadata(checkpoint), program.agents)

@@ -52,8 +52,8 @@ class Report(NamedTuple):
 
     Attributes:
       metrics: scalars by their full names (`train/...`, `losses/...`, `curriculum/...`).
-      episodes: table of finished episodes, see `statistics.episode_rows`.
-      entries: table of the pool's entries, see `selfplay.report.rows`; empty without a pool.
+      episodes: table of finished episodes, see `episode_statistics.episode_rows`.
+      entries: table of the pool's entries, see `selfplay.report.pool_rows`; empty without a pool.
     """
 
     metrics: dict[str, jax.Array]

@@ -182,7 +182,7 @@ def ask_teacher_of_seat(
 def collect_turn_based(
     collector: RolloutSpec, run: RunState, key: jax.Array, draw, table: SeatPolicy | None = None
 ) -> tuple[RunState, CollectedRollout]:
-    """Plays T super-steps of N plies in E environments; see `rollout.collect_turn_based`.
+    """Plays T super-steps of N plies in E environments; see `collect_turn_based`.
 
     By default the learner plays all phase agents.
 

@@ -38,7 +38,7 @@ class MechCommands(NamedTuple):
     """Commands of the mechs for a decision.
 
     Attributes:
-      base: `[M, 9]` in the order of `tables.ACTIONS`, finite and in [-1, 1].
+      base: `[M, 9]` in the order of `unit_tables.ACTIONS`, finite and in [-1, 1].
       triggers: `[M, 7]` bool; the mech has the weapon and its trigger is pulled.
     """
 

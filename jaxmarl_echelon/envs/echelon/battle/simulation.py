@@ -141,7 +141,7 @@ class BattleSimulation:
         Args:
           key: random key, for leg hits, interceptions, the order of moving and wrecks.
           battle: the battle; `battle.mechs.focus` holds the preferred targets.
-          commands: `[M, 9 or more]` in the order of `tables.ACTIONS`; clipped to [-1, 1], non-finite
+          commands: `[M, 9 or more]` in the order of `unit_tables.ACTIONS`; clipped to [-1, 1], non-finite
             numbers count as 0.
           params: parameters.
         """

@@ -33,7 +33,7 @@ class Mechs(struct.PyTreeNode):
       suppressed: `[M]` int32 substeps of suppression left.
       painted: `[M]` int32 substeps for which it stays painted.
       painter: `[M]` int32 mech that painted it last, or -1.
-      cooldown: `[M, 5]` int32 substeps, in the order of `tables.COOLDOWNS`.
+      cooldown: `[M, 5]` int32 substeps, in the order of `unit_tables.COOLDOWNS`.
       focus: `[M]` int32 preferred target, or -1.
       ecm: `[M]` bool; jams enemy sensors.
       eccm: `[M]` bool; counters jammers.
@@ -67,7 +67,7 @@ class Projectiles(struct.PyTreeNode):
       position: `[M, 4, 3]`.
       velocity: `[M, 4, 3]` voxels/s.
       age: `[M, 4]` int32 substeps flown.
-      kind: `[M, 4]` int32 index into `tables.WEAPONS`, or -1 for an empty slot.
+      kind: `[M, 4]` int32 index into `unit_tables.WEAPONS`, or -1 for an empty slot.
       target: `[M, 4]` int32 mech that a missile follows, or -1.
     """
 
@@ -189,7 +189,7 @@ class EchelonParams(struct.PyTreeNode):
     """Parameters of an episode; may change between episodes without recompiling.
 
     Attributes:
-      classes: `[M]` int32 index into `tables.CLASSES`.
+      classes: `[M]` int32 index into `unit_tables.CLASSES`.
       pack: `[M]` int32 pack; packs are numbered within a team.
       map_weights: `[N]` relative probability of each terrain.
       reward: weights, component to weight name to scalar.

@@ -112,7 +112,7 @@ class Scenario(struct.PyTreeNode):
 
     Attributes:
       orders: orders of both teams.
-      classes: `[M]` int32 index into `tables.CLASSES`.
+      classes: `[M]` int32 index into `unit_tables.CLASSES`.
       present: `[M]` bool; the slot is filled.
       strength: `[K]` int32 mechs at the start.
       hp: `[K]` their hit points at the start.

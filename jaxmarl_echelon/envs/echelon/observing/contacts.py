@@ -29,7 +29,7 @@ class MechSides(NamedTuple):
     Attributes:
       team: `[M]` int32, 0 for blue and 1 for red.
       pack: `[M]` int32, numbered within a team.
-      classes: `[M]` int32 index into `tables.CLASSES`.
+      classes: `[M]` int32 index into `unit_tables.CLASSES`.
     """
 
     team: jax.Array
@@ -115,7 +115,7 @@ def contact_features(
     Args:
       contacts: `[M, K]` from `assign_contact_slots`.
       mechs: all mechs.
-      chassis: rows of the chassis table per mech (`tables.ChassisTable`).
+      chassis: rows of the chassis table per mech (`unit_tables.ChassisTable`).
       sides: teams, packs and classes.
       span: longest side of the map, voxels.
       gravity: voxels/s^2.

@@ -24,7 +24,7 @@ MATERIAL_COLOURS = np.array(
     np.uint8,
 )
 
-# In the order of `tables.WEAPONS`.
+# In the order of `unit_tables.WEAPONS`.
 WEAPON_COLOURS = ("#ff3b6b", "#ff9a1f", "#ffd21f", "#7df9ff", "#fff3b0", "#e05cff", "#ffffff")
 
 

@@ -23,14 +23,14 @@ class BattleFrame(struct.PyTreeNode):
       hp: `[M]` uint8 percent of the body's hit points, rounded up.
       heat: `[M]` uint8 percent of the capacity, at most 255; above 100 a mech is shut down.
       status: `[M]` uint16, bit i for `STATUS[i]`.
-      classes: `[M]` uint8 index into `tables.CLASSES`.
+      classes: `[M]` uint8 index into `unit_tables.CLASSES`.
       pack: `[M]` uint8.
       shots: `[M]` uint8, bit i if `tables.WEAPONS[i]` was fired during the last decision.
       painter: `[M]` int8 mech that painted this one last, or -1.
       kills: `[M]` uint8 enemies killed during the last decision.
       dealt: `[M]` uint16 damage dealt to enemies during the last decision.
       projectile: `[M, P, 3]` int16 positions, in `LENGTH_UNIT`.
-      projectile_kind: `[M, P]` int8 index into `tables.WEAPONS`, or -1.
+      projectile_kind: `[M, P]` int8 index into `unit_tables.WEAPONS`, or -1.
       smoke: `[M, C, 3]` int16 centres, in `LENGTH_UNIT`.
       smoke_left: `[M, C]` uint8 substeps until the cloud vanishes.
       score: `[2]` float32 seconds that blue and red have held the zone.

@@ -25,7 +25,7 @@ from jaxmarl_echelon.envs.echelon.settings import PERIOD
 AREA = 12.0
 # Decisions alone in the objective that capture it, 10 s; decisions for which a hit counts as recent, 2 s.
 CAPTURE, RECENT = 40, 8
-# Relative sensor range by class, in the order of `tables.CLASSES` (the original's sensor suites).
+# Relative sensor range by class, in the order of `unit_tables.CLASSES` (the original's sensor suites).
 CLASS_REACH = np.array([1.5, 1.2, 1.0, 0.8], np.float32)
 STEALTH = 0.5
 _WORD = 32

@@ -7,7 +7,7 @@ from flax import struct
 
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import HEAVY, LIGHT, MEDIUM, SCOUT
 
-# Strength of a mech in packs by class, in the order of `tables.CLASSES`.
+# Strength of a mech in packs by class, in the order of `unit_tables.CLASSES`.
 WEIGHTS = np.array([0.5, 0.7, 1.0, 2.0], np.float32) / 10.0
 # Classes in the order in which slots are filled, repeated; `move_class_first` may move one class to the
 # front.

@@ -1,6 +1,7 @@
 """Places of a scenario: objectives, formations and start positions of mechs.
 
-Places are those of `ground.Ground`; each holds at most one mech. Reference: docs/reference/echelon.md 15.6.
+Places are those of `ground.ScenarioGround`; each holds at most one mech. Reference:
+docs/reference/echelon.md 15.6.
 """
 
 import jax

@@ -73,7 +73,7 @@ class Registry:
 
     @cached_property
     def first(self) -> np.ndarray:
-        """Class of the mech in the first slot, int32 `[V]`, index into `tables.CLASSES`; -1 for any."""
+        """Class of the mech in the first slot, int32 `[V]`, index into `unit_tables.CLASSES`; -1 for any."""
         names = [verb.template.first for verb in self.verbs]
         return np.array([-1 if name is None else CLASSES.index(name) for name in names], np.int32)
 
