@@ -28,7 +28,7 @@ class TrafficSimulation:
       bank: the scenes.
       dynamics: of learners.
       actions: action space of learners.
-      others: motion of scripted bodies, one of `others.KINDS`.
+      others: motion of scripted bodies, one of `scripted_bodies.KINDS`.
       agents: A, number of learners' slots.
       init_step: sample of the recording at which episodes begin.
       wheelbase: as a fraction of the body's length.

@@ -67,7 +67,7 @@ def make_race_scripts(env, options: FTGOptions) -> dict[str, ScriptedPolicy]:
 
 
 def make_gap_driver(cars: Sequence[int], options: FTGOptions) -> ScriptedPolicy:
-    """Returns the policy that follows the gap with the gains in `gap_parameters.make_gap_driver`."""
+    """Returns the policy that follows the gap with the gains in the parameters of the episode."""
 
     def init():
         return jax.tree.map(
