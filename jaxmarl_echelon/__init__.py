@@ -7,12 +7,23 @@ from jaxmarl_echelon.installation import require_own_packages
 
 if TYPE_CHECKING:
     from jaxmarl_echelon.api import make, make_train, read_config
+    from jaxmarl_echelon.envs.adapters.outward import to_gymnasium, to_sb3
     from jaxmarl_echelon.export import export_policy
     from jaxmarl_echelon.policies import Policy, load_policy, make_policy
 
 require_own_packages()
 
-__all__ = ["Policy", "export_policy", "load_policy", "make", "make_policy", "make_train", "read_config"]
+__all__ = [
+    "Policy",
+    "export_policy",
+    "load_policy",
+    "make",
+    "make_policy",
+    "make_train",
+    "read_config",
+    "to_gymnasium",
+    "to_sb3",
+]
 
 # Loaded lazily, so that importing one module of the package does not import all others.
 HOMES = {
@@ -23,6 +34,8 @@ HOMES = {
     "load_policy": "policies",
     "make_policy": "policies",
     "export_policy": "export",
+    "to_gymnasium": "envs.adapters.outward",
+    "to_sb3": "envs.adapters.outward",
 }
 
 

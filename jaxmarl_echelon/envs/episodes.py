@@ -235,7 +235,7 @@ def step_episodes(
         quarantined = quarantined & ~waiting
         cut = None if cut is None else cut & ~waiting
     state, time, sums = after
-    time = select_rows(quarantined, pack_batch(_quarantined_step(previous)), pack_batch(time)).tree
+    time = select_rows(quarantined, pack_batch(quarantine_step(previous)), pack_batch(time)).tree
     acted = {role: alive & ~idle[:, None] for role, alive in previous.alive.items()}
     waited = {role: flag & ~idle[:, None] for role, flag in awaiting_reward(env.spec, before).items()}
     finished = _finish_episodes(env.spec, sums, time, drawn.tags, time.over & ~quarantined)
@@ -321,7 +321,7 @@ def _truncate(time: TimeStep, cut: jax.Array, waits: dict[str, jax.Array]) -> Ti
     return time.replace(truncated=truncated, alive=alive, over=time.over | cut)
 
 
-def _quarantined_step(previous: TimeStep) -> TimeStep:
+def quarantine_step(previous: TimeStep) -> TimeStep:
     """Returns the time step of a quarantined environment: finite, all agents truncated and not alive."""
     zeros, ones = (
         {role: jnp.full_like(flag, value) for role, flag in previous.alive.items()} for value in (False, True)

@@ -1,1 +1,1 @@
-"""Environments of other libraries behind the interface of `envs.base`."""
+"""Environments of other libraries behind the interface of `envs.base`, and ours behind theirs."""
