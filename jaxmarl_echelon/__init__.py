@@ -7,7 +7,7 @@ from jaxmarl_echelon.installation import require_own_packages
 
 if TYPE_CHECKING:
     from jaxmarl_echelon.api import make, make_train, read_config
-    from jaxmarl_echelon.envs.adapters.outward import to_gymnasium, to_sb3
+    from jaxmarl_echelon.envs.adapters.outward import to_gymnasium, to_jaxmarl, to_pettingzoo, to_sb3
     from jaxmarl_echelon.export import export_policy
     from jaxmarl_echelon.policies import Policy, load_policy, make_policy
 
@@ -22,6 +22,8 @@ __all__ = [
     "make_train",
     "read_config",
     "to_gymnasium",
+    "to_jaxmarl",
+    "to_pettingzoo",
     "to_sb3",
 ]
 
@@ -35,6 +37,8 @@ HOMES = {
     "make_policy": "policies",
     "export_policy": "export",
     "to_gymnasium": "envs.adapters.outward",
+    "to_jaxmarl": "envs.adapters.outward",
+    "to_pettingzoo": "envs.adapters.outward",
     "to_sb3": "envs.adapters.outward",
 }
 

@@ -1,4 +1,4 @@
-"""Our environments for users of Gymnasium and Stable-Baselines3.
+"""Our environments for users of Gymnasium, PettingZoo, Stable-Baselines3 and JaxMARL.
 
 Agents are called `{role}_{index}`. Roles that do not learn are played inside the compiled step, by the
 environment's own scripts unless `controllers` says otherwise. The packages are optional and imported here
@@ -8,7 +8,7 @@ only when they are asked for. See docs/adapters.md.
 from typing import Any
 
 from algos.types import PyTree
-from jaxmarl_echelon.envs.adapters.seats import Controllers, choose_one_seat
+from jaxmarl_echelon.envs.adapters.seats import Controllers, choose_all_seats, choose_one_seat
 from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.optional_packages import import_package
 
@@ -56,6 +56,30 @@ def to_gymnasium(
     return SeatVectorEnv(env, seats, num_envs, modes[autoreset], params)
 
 
+def to_pettingzoo(env: Environment, *, controllers: Controllers | None = None, params: PyTree = None) -> Any:
+    """Converts an environment to a PettingZoo `ParallelEnv` of the agents of all roles that learn.
+
+    Results of a step include agents that end in it; then they leave `agents`. In turn-based games all seats
+    stay to the end, and only the action of the seat whose info has "alive" counts.
+
+    Args:
+      env: the environment.
+      controllers: by role "learner" for agents of the `ParallelEnv`, or the script's name, `ScriptedPolicy`
+        or `Policy` that plays it; the environment's own for omitted roles.
+      params: the environment's parameters; None for its own.
+
+    Returns:
+      the environment; observations are copies.
+
+    Raises:
+      ValueError: one line, for a missing package or an invalid argument.
+    """
+    import_package("pettingzoo", "to_pettingzoo", "pettingzoo")
+    from jaxmarl_echelon.envs.adapters.pettingzoo_env import SeatsParallelEnv
+
+    return SeatsParallelEnv(env, choose_all_seats(env, controllers), params)
+
+
 def to_sb3(
     env: Environment,
     num_envs: int,
@@ -80,3 +104,22 @@ def to_sb3(
     from jaxmarl_echelon.envs.adapters.sb3_env import SeatVecEnv
 
     return SeatVecEnv(env, choose_one_seat(env, agent, controllers), num_envs, params)
+
+
+def to_jaxmarl(env: Environment, *, controllers: Controllers | None = None, params: PyTree = None) -> Any:
+    """Converts an environment to a JaxMARL `MultiAgentEnv` of the agents of all roles that learn.
+
+    Args:
+      env: the environment.
+      controllers, params: as for `to_pettingzoo`.
+
+    Returns:
+      the environment, whose methods can be compiled, vmapped and scanned.
+
+    Raises:
+      ValueError: one line, for a missing package or an invalid argument.
+    """
+    import_package("jaxmarl", "to_jaxmarl", "jaxmarl")
+    from jaxmarl_echelon.envs.adapters.jaxmarl_env import SeatsMultiAgentEnv
+
+    return SeatsMultiAgentEnv(env, choose_all_seats(env, controllers), params)
