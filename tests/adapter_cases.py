@@ -62,13 +62,14 @@ class Direct:
         self.chain, key_act, key_step = jax.random.split(self.chain, 3)
         chosen = {}
         for number, role in enumerate(self.env.spec.roles):
-            action = actions.get(role.name)
             if role.name in self.scripts:
                 act = self.compiled[self.env][2][role.name]
                 key = jax.random.fold_in(key_act, number)
-                memory, action = act(key, self.memories[role.name], self.state, self.params)
+                memory, chosen[role.name] = act(key, self.memories[role.name], self.state, self.params)
                 self.memories[role.name] = memory
-            chosen[role.name] = make_legal(role, jnp.asarray(action), self.time.action_mask.get(role.name))
+            else:
+                mask = self.time.action_mask.get(role.name)
+                chosen[role.name] = make_legal(role, jnp.asarray(actions[role.name]), mask)
         self.state, self.time = self.compiled[self.env][1](key_step, self.state, chosen, self.params)
         return jax.device_get(self.time)
 

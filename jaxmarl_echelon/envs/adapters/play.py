@@ -138,16 +138,14 @@ def advance_plays(
     before, memories, chosen = play.running, dict(play.memories), {}
     players, outside = _players(env, seats), dict(seats.outside)
     for number, role in enumerate(env.spec.roles):
-        if role.name in players:
+        name = role.name
+        if name in players:
             keys = jax.vmap(partial(jax.random.fold_in, data=number))(key_act)
-            memory, action = players[role.name].act(keys, memories[role.name], before, each)
-            memories[role.name] = memory
-            if role.name in outside:
-                own = jnp.asarray(actions[role.name]).astype(action.dtype)
-                action = action.at[:, np.array(outside[role.name])].set(own)
-        else:
-            action = actions[role.name]
-        chosen[role.name] = make_legal(role, action, before.time.action_mask.get(role.name))
+            memories[name], chosen[name] = players[name].act(keys, memories[name], before, each)
+        if name in outside:
+            places, mask = np.array(outside[name]), before.time.action_mask.get(name)
+            own = make_legal(role, actions[name], None if mask is None else mask[:, places])
+            chosen[name] = chosen[name].at[:, places].set(own) if name in players else own
     alone = env if size > 1 else _without_batches(env)
     after, sound = advance_without_reset(alone, key_step, before, chosen, each)
     after = select_rows(sound, pack_batch(after), pack_batch(_discarded(before))).tree
