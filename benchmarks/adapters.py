@@ -1,6 +1,7 @@
 """Cost per step of the outward adapters over the compiled step, for one environment and a vector.
 
     python benchmarks/adapters.py [--env f110] [--envs 1024] [--rounds 20] [--steps 50]
+        [--kinds single,vector]
 
 Adapters and compiled step are timed in turns, with random actions made beforehand; medians over the
 rounds. The compiled step is `env.step` with the other roles' scripts for one environment, and
@@ -151,10 +152,12 @@ def main() -> None:
     parser.add_argument("--envs", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--kinds", default="single,vector")
     given = parser.parse_args()
     command_line.use_compilation_cache()
     env = je.make(given.env)
-    for num_envs, steps in ((None, given.steps), (given.envs, max(1, given.steps // 10))):
+    sizes = {"vector": (given.envs, max(1, given.steps // 10)), "single": (None, given.steps)}
+    for num_envs, steps in (sizes[kind] for kind in given.kinds.split(",")):
         role = env.spec.role(choose_one_seat(env).outside[0][0])
         low, high = role.action.bounds()
         shape = (steps, *(() if num_envs is None else (num_envs,)), *role.action.shape)
