@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxmarl_echelon.envs.echelon.battle.state import TEAMS, EchelonParams
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import SUBSTEP
-from jaxmarl_echelon.envs.echelon.observing.layout import BODY, FRAMES
+from jaxmarl_echelon.envs.echelon.observing.layout import FRAMES, WORLD
 from jaxmarl_echelon.envs.echelon.observing.true_state import OWN, read_critic
 from jaxmarl_echelon.envs.echelon.rosters import Roster, read_roster
 from jaxmarl_echelon.envs.rewards import Reward
@@ -87,7 +87,7 @@ class VisibilitySettings(Settings):
     """Content of the observations."""
 
     observation: str = "full"
-    frame: str = setting_field(BODY, read_choice, FRAMES)
+    frame: str = setting_field(WORLD, read_choice, FRAMES)
     critic: str = setting_field(OWN, read_critic)
     telemetry: bool = setting_field(True, read_switch)
 

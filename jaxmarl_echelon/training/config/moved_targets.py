@@ -12,7 +12,6 @@ TARGET = "_target_"
 
 # Values that older versions used for settings which they did not have, by present path of the object.
 FORMER_VALUES = {
-    "jaxmarl_echelon.envs.echelon.make.make": {"frame": "world"},
     "jaxmarl_echelon.envs.echelon.missions.make.make": {"frame": "world"},
 }
 

@@ -91,7 +91,7 @@ def test_nested_targets_are_updated_and_nodes_without_old_paths_are_not_copied()
 
 
 def test_saved_runs_keep_values_of_settings_that_came_later():
-    target = {"_target_": "jaxmarl_echelon.envs.echelon.env.make"}
+    target = {"_target_": "jaxmarl_echelon.envs.echelon.missions.make.make"}
     config = build.read_saved_config({"config": {"env": target, "algo": {}}})
     assert config.env.frame == "world"
     config = build.read_saved_config({"config": {"env": target | {"frame": "body"}, "algo": {}}})
