@@ -74,7 +74,8 @@ def test_arms_of_an_experiment_are_scored_on_one_task():
 
 def test_arms_of_an_experiment_differ_in_array_values_only():
     """Schedules and credits are arrays: their arms run side by side in one program."""
-    changes = [{"schedule": name} for name in weights.SCHEDULES] + [{"credit": "terminal"}, {"floor": 0.2}]
+    changes = [{"schedule": name} for name in weights.SCHEDULES]
+    changes += [{"credit": "terminal", "schedule": "document"}, {"floor": 0.2}]
     arms = [mission_curriculum(runs.Missions(), **(SMALL | change)) for change in changes]
     states = [arm.init() for arm in arms]
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *states)
@@ -82,14 +83,14 @@ def test_arms_of_an_experiment_differ_in_array_values_only():
     draw = jax.jit(jax.vmap(arms[0].draw, in_axes=(None, 0)))
     drawn = draw(KEYS[0], later).params.weights
     # At the beginning of the last phase.
-    np.testing.assert_allclose(drawn.terminal[:4], [0.935, 1.0, 1.0, 0.4], atol=5e-4)
-    np.testing.assert_allclose(drawn.credit[:5], [1, 1, 1, 1, drawn.terminal[4]], atol=1e-6)
+    np.testing.assert_allclose(drawn.terminal[:5], [0.935, 1.0, 1.0, 0.4, 0.935], atol=5e-4)
+    np.testing.assert_allclose(drawn.credit[:6], [1, 1, 1, 1, 1, drawn.terminal[5]], atol=1e-6)
     np.testing.assert_allclose(drawn.components[2], 0.0, atol=1e-6)
-    assert drawn.terminal[5] < drawn.terminal[0]
+    assert drawn.terminal[6] < drawn.terminal[0]
     early = draw(KEYS[0], stacked).params.weights
-    assert early.credit[4] == pytest.approx(0.25), "never less"
+    assert early.credit[5] == pytest.approx(0.25), "never less"
     # A run that is continued with other numbers keeps its progress.
-    kept = arms[5].retasked(jax.tree.map(lambda x: x[0], later), states[5])
+    kept = arms[6].retasked(jax.tree.map(lambda x: x[0], later), states[6])
     assert kept.course.phase == 3 and kept.plan.floor == pytest.approx(0.2)
 
 

@@ -1,5 +1,6 @@
 import dataclasses
 import importlib
+import importlib.util
 import inspect
 import itertools
 import pkgutil
@@ -358,10 +359,23 @@ def test_methods_may_have_further_parameters_with_defaults():
 
 
 CONTRACT = Environment, Viewer, Comparison
+# Each needs the optional package of its name.
+ADAPTERS = {
+    f"{envs.__name__}.adapters.{name}": package
+    for name, package in {
+        "gymnasium_env": "gymnasium",
+        "gymnasium_spaces": "gymnasium",
+        "gymnax": "gymnax",
+        "jaxmarl_env": "jaxmarl",
+        "pettingzoo_env": "pettingzoo",
+        "sb3_env": "stable_baselines3",
+    }.items()
+}
 OWN = [
     importlib.import_module(module.name)
     for module in pkgutil.walk_packages(envs.__path__, f"{envs.__name__}.")
     if not module.name.endswith("__main__")
+    and importlib.util.find_spec(ADAPTERS.get(module.name, "jax")) is not None
 ]
 
 

@@ -207,7 +207,7 @@ def test_a_user_adds_a_verb_in_one_file():
     assert values.tolist() == pytest.approx([0.0, 0.25])
     row = dict(zip(COMPONENTS, registry.gates[1].tolist(), strict=True))
     assert row["damage_dealt"] == 1.0 and row["stealth"] == 0.5 and row["survival"] == 0.0
-    assert row["zone_control"] == row["mission_progress"] == row["pack_cohesion"] == 1.0
+    assert row["mission_progress"] == row["pack_cohesion"] == 1.0 and row["zone_control"] == 0.0
 
 
 @pytest.mark.parametrize(

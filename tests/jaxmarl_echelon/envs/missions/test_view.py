@@ -74,8 +74,8 @@ def test_a_snapshot_holds_the_facts_of_the_state(game):
     info = {f"reward/{name}": jnp.float32(index) for index, name in enumerate(PAID[:-1])}
     record = jax.jit(lambda *given: game.env.viewer.snapshot(*given[:2], SimpleNamespace(info=given[2])))
     frame = record(state, game.params, info)
-    # Of eleven components two are the objective's; this reward knows no reports.
-    assert frame.paid.tolist() == [55.0 - 11.0, 5.0 + 6.0, 11.0, 12.0, 0.0]
+    # Of twelve components two are the objective's; this reward knows no reports.
+    assert frame.paid.tolist() == [66.0 - 11.0, 5.0 + 6.0, 12.0, 13.0, 0.0]
     assert frame.verb.tolist() == [VERBS.index("flank"), VERBS.index("hold")]
     bits = np.unpackbits(np.asarray(frame.covered), axis=-1, bitorder="little")
     assert np.argwhere(bits).tolist() == [[0, 1], [0, 32], [0, 63]]
