@@ -19,7 +19,7 @@ Controllers = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Seats:
-    """Who plays each agent: static and hashable, so that programs can be shared.
+    """Players of the agents: static and hashable, so that programs can be shared.
 
     Attributes:
       outside: roles with the indices of their agents that the other library plays.

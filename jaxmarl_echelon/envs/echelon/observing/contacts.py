@@ -157,11 +157,16 @@ def contact_features(
     return jnp.where(used[..., None], jnp.concatenate(parts, axis=-1, dtype=jnp.float32), 0.0)
 
 
-def turn_to_body(vector: jax.Array, yaw: jax.Array) -> jax.Array:
-    """Rotates world vectors `[..., 3]` into components ahead, to the left and up; `yaw [...]` in rad."""
+def body_components(vector: jax.Array, yaw: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Returns components ahead, to the left and up of world vectors `[..., 3]`; `yaw [...]` in rad."""
     cos, sin = jnp.cos(yaw), jnp.sin(yaw)
     x, y, z = vector[..., 0], vector[..., 1], vector[..., 2]
-    return jnp.stack([x * cos + y * sin, y * cos - x * sin, z], axis=-1)
+    return x * cos + y * sin, y * cos - x * sin, z
+
+
+def turn_to_body(vector: jax.Array, yaw: jax.Array) -> jax.Array:
+    """Rotates world vectors `[..., 3]` into the frame ahead, to the left and up; `yaw [...]` in rad."""
+    return jnp.stack(body_components(vector, yaw), axis=-1)
 
 
 def unit_bearing(vector: jax.Array) -> jax.Array:

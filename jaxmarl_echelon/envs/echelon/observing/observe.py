@@ -34,7 +34,12 @@ from jaxmarl_echelon.envs.echelon.battle.unit_tables import (
     WEAPON,
 )
 from jaxmarl_echelon.envs.echelon.observing import contacts as contacts_lib
-from jaxmarl_echelon.envs.echelon.observing.contacts import MechSides, turn_to_body, unit_bearing
+from jaxmarl_echelon.envs.echelon.observing.contacts import (
+    MechSides,
+    body_components,
+    turn_to_body,
+    unit_bearing,
+)
 from jaxmarl_echelon.envs.echelon.observing.layout import BODY, LOCAL_MAP, SORTS, ObservationLayout
 
 TARGETED_RANGE = 8.0
@@ -219,7 +224,7 @@ def _observe_self(
         jnp.clip(heat, 0.0, 2.0),
         jnp.clip(1.0 - heat, 0.0, 1.0),
         1.0 - mechs.stability / MAX_STABILITY,
-        *turn_to_body(tally.hit_direction, mechs.yaw).T,
+        *body_components(tally.hit_direction, mechs.yaw),
         jnp.any(chased, axis=(0, 1)),
         senses.quality / QUALITY_SCALE,
         senses.jam,
@@ -244,7 +249,8 @@ def _observe_self(
     heading = jnp.stack([jnp.sin(mechs.yaw), jnp.cos(mechs.yaw)], axis=-1)
     parts = [jax.nn.one_hot(sides.classes, len(CLASSES)), columns, game, heading]
     if turned:
-        parts.append(unit_bearing(turn_to_body(_zone_offset(mechs.position, standing.zone), mechs.yaw)))
+        offset = jnp.stack(_zone_offset(mechs.position, standing.zone), axis=-1)
+        parts.append(unit_bearing(turn_to_body(offset, mechs.yaw)))
     return jnp.concatenate(parts, axis=-1, dtype=jnp.float32)
 
 
@@ -256,9 +262,9 @@ def _standing(state, params, sides: MechSides, chassis, place: Place) -> Objecti
     return ObjectiveStatus(place.zone, hold.inside, control, score[sides.team], score[1 - sides.team])
 
 
-def _zone_offset(position: jax.Array, zone: jax.Array) -> jax.Array:
-    """Returns vectors `[M, 3]` from mechs to the centre of the zone, which lies on the ground."""
-    return jnp.stack([zone[..., 0] - position[:, 0], zone[..., 1] - position[:, 1], -position[:, 2]], axis=-1)
+def _zone_offset(position: jax.Array, zone: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Returns x, y and z `[M]` from mechs to the centre of the zone, which lies on the ground."""
+    return zone[..., 0] - position[:, 0], zone[..., 1] - position[:, 1], -position[:, 2]
 
 
 def _game(state, params, standing: ObjectiveStatus, span: float, turned: bool) -> jax.Array:
@@ -267,10 +273,10 @@ def _game(state, params, standing: ObjectiveStatus, span: float, turned: bool) -
     size = mechs.position.shape[0]
     offset = _zone_offset(mechs.position, zone)
     if turned:
-        offset = turn_to_body(offset, mechs.yaw)
+        offset = body_components(jnp.stack(offset, axis=-1), mechs.yaw)
     columns = (
         standing.inside,
-        *(offset / span).T,
+        *(part / span for part in offset),
         jnp.broadcast_to(zone[..., 2] / span, size),
         standing.control,
         standing.score,
