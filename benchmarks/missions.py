@@ -19,7 +19,7 @@ share of mechs with a credit below .001, "spread" the standard deviation of cred
 import argparse
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -141,15 +141,21 @@ def measure_cost(console, num_envs: int, steps: int, turns: int) -> None:
     console.print(f"goal: at most {GOAL:.0%} more than the plain battle")
 
 
-def measure_behaviour(console, number: int, overrides) -> None:
-    """Prints the success of blue's scripts by verb, with the interval over episodes, against red's script."""
-    chosen = (
-        overrides if any(one.startswith("env=") for one in overrides) else [f"env={MISSIONS}", *overrides]
-    )
-    config = read(*chosen, "curriculum=missions4")
-    env, curriculum = config.env, config.curriculum(config.env)
-    task = curriculum.evaluation(curriculum.init())
-    names = (*env.baselines, "none")
+def read_missions(overrides: Sequence[str]):
+    """Reads the run configuration of missions with their curriculum; `env=` chooses another size."""
+    chosen = [] if any(one.startswith("env=") for one in overrides) else [f"env={MISSIONS}"]
+    return read(*chosen, *overrides, "curriculum=missions4")
+
+
+def play_scripts(env, names: Sequence[str], number: int, record: Callable | None = None) -> Callable:
+    """Returns `(script, params) -> Evaluation` of blue's script of that number against red's heuristic.
+
+    Args:
+      env: the missions.
+      names: blue's scripts.
+      number: episodes.
+      record: see `evaluation.play_episodes`.
+    """
 
     @jax.jit
     def play(script, params):
@@ -159,14 +165,25 @@ def measure_behaviour(console, number: int, overrides) -> None:
         red = controllers.make_script_controller(controllers.find_script(env, "red", "heuristic"))
         seats = {"blue": controllers.switch_controller(options, script), "red": red}
         posed = evaluation.evaluation_params(env, params, number)
-        return evaluation.play_episodes(env, seats, {}, jax.random.key(1), posed).results
+        return evaluation.play_episodes(env, seats, {}, jax.random.key(1), posed, record)
 
+    return play
+
+
+def measure_behaviour(console, number: int, overrides) -> None:
+    """Prints the success of blue's scripts by verb, with the interval over episodes, against red's script."""
+    config = read_missions(overrides)
+    env, curriculum = config.env, config.curriculum(config.env)
+    task = curriculum.evaluation(curriculum.init())
+    names = (*env.baselines, "none")
+
+    play = play_scripts(env, names, number)
     title = f"success by verb, blue's script against red's heuristic team, {number} episodes"
     table = Table(title=title, title_justify="left")
     for column in ("", "all", "completed", *env.registry.names, "survival", "efficiency", "worst tenth"):
         table.add_column(column)
     for index, name in enumerate(names):
-        found = jax.device_get(play(jnp.int32(index), task))
+        found = jax.device_get(play(jnp.int32(index), task).results)
         mission = found["mission"]
         by_verb = [mission[found["task"] == verb] for verb in range(len(env.registry.names))]
         low, high = student_interval(mission.tolist())
@@ -209,16 +226,7 @@ def rewards_for_acting(
     def record(state, _params, time):
         return time.reward["blue"], time.over, state.scenario.strength[0]
 
-    @jax.jit
-    def play(script, params):
-        options = [
-            controllers.make_script_controller(controllers.find_script(env, "blue", name)) for name in names
-        ]
-        red = controllers.make_script_controller(controllers.find_script(env, "red", "heuristic"))
-        seats = {"blue": controllers.switch_controller(options, script), "red": red}
-        posed = evaluation.evaluation_params(env, params, number)
-        return evaluation.play_episodes(env, seats, {}, jax.random.key(1), posed, record)
-
+    play = play_scripts(env, names, number, record)
     course = curriculum.init()
     shape = len(names), len(phases), len(env.registry.names)
     paid, score = np.full(shape, np.nan), np.full(shape, np.nan)
@@ -237,10 +245,7 @@ def rewards_for_acting(
 
 def measure_pay(console, number: int, overrides) -> None:
     """Prints the rewards of the heuristic and of an idle team by verb and phase, and their difference."""
-    chosen = (
-        overrides if any(one.startswith("env=") for one in overrides) else [f"env={MISSIONS}", *overrides]
-    )
-    config = read(*chosen, "curriculum=missions4")
+    config = read_missions(overrides)
     curriculum = config.curriculum(config.env)
     gamma = float(config.env.default_params().gamma)
     paid, score = rewards_for_acting(config.env, curriculum, number, gamma)
@@ -299,10 +304,7 @@ def credit_episodes(env, curriculum, number: int, samples: int) -> dict[str, np.
 
 def measure_credit(console, number: int, overrides) -> None:
     """Prints the credit of the heuristic team's mechs by verb, and how its sum depends on success."""
-    chosen = (
-        overrides if any(one.startswith("env=") for one in overrides) else [f"env={MISSIONS}", *overrides]
-    )
-    config = read(*chosen, "curriculum=missions4")
+    config = read_missions(overrides)
     env = config.env
     found = credit_episodes(env, config.curriculum(env), number, env.credit.samples)
     for kind in KINDS:

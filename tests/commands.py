@@ -24,6 +24,14 @@ TINY = [
 ]
 
 
+def write_environments(folder, texts):
+    """Writes configurations of the user's own environments, by name; returns the folder."""
+    (folder / "env").mkdir()
+    for name, text in texts.items():
+        (folder / "env" / f"{name}.yaml").write_text(text)
+    return folder
+
+
 def begin(folder, config, choices):
     """Saves a state with which a composed run may begin as its `best_eval`; returns the state."""
     other = run_key(5)  # than the seed with which tests train

@@ -26,7 +26,7 @@ class Driver:
     """Decides as often as the policy did in training, and holds each decision until the next.
 
     Args:
-      policy: of an exported folder, by its `run_policy.load_policy`; feed-forward or recurrent.
+      policy: of an exported folder, by its `run_policy.open_policy`; feed-forward or recurrent.
       max_speed: m/s; commands are capped to it in both directions.
 
     Raises:

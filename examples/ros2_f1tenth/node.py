@@ -25,9 +25,9 @@ class PolicyNode(Node):
         super().__init__("policy")
         folder = Path(self.declare_parameter("policy", "policy").value)
         sys.path.insert(0, str(folder))
-        from run_policy import load_policy
+        from run_policy import open_policy
 
-        self.driver = Driver(load_policy(folder), self.declare_parameter("max_speed", 1.0).value)
+        self.driver = Driver(open_policy(folder), self.declare_parameter("max_speed", 1.0).value)
         self.create_subscription(LaserScan, "/scan", self.take_scan, qos_profile_sensor_data)
         self.create_subscription(Odometry, "/odom", self.take_odometry, qos_profile_sensor_data)
         self.publisher = self.create_publisher(AckermannDriveStamped, "/drive", 1)

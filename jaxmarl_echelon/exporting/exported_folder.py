@@ -15,7 +15,7 @@ import numpy as np
 from algos.types import PyTree
 from jaxmarl_echelon.exporting import contract as contracts
 from jaxmarl_echelon.exporting.formats import FORMATS, ExportedFunction, require_format, save_arrays
-from jaxmarl_echelon.exporting.run_policy import TOLERANCE, Policy, replay_golden
+from jaxmarl_echelon.exporting.run_policy import TOLERANCE, ContractPolicy, replay_golden
 
 # What readers of a contract rely on.
 NEEDED = ("role", "observation", "action", "carry", "inputs", "outputs", "versions", "files")
@@ -31,7 +31,7 @@ class ExportedPolicy:
 
     def __init__(self, contract: Mapping[str, Any], program):
         self.contract, self.program = contract, program
-        self._policy = Policy(contract, program)
+        self._policy = ContractPolicy(contract, program)
 
     def __repr__(self) -> str:
         """Returns a one-line summary."""
@@ -194,7 +194,7 @@ def check_folder(folder: Path, name: Path | None = None) -> float:
         golden = dict(arrays)
     error, different = 0.0, 0
     for rows in (None, 1):
-        own, choices = replay_golden(Policy(policy.contract, policy.program), golden, rows)
+        own, choices = replay_golden(ContractPolicy(policy.contract, policy.program), golden, rows)
         error, different = max(error, own), different + choices
     if error > TOLERANCE or different:
         raise ValueError(

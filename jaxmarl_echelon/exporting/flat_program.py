@@ -57,7 +57,7 @@ class FlatProgram(NamedTuple):
     """A function as plain data and arrays.
 
     Attributes:
-      program: content of `policy.json`; see `run_policy.Program`.
+      program: content of `policy.json`; see `run_policy.NumpyProgram`.
       weights: arrays by name.
     """
 
@@ -191,7 +191,7 @@ class _Writer:
         return self
 
     def _hold(self, array: Any, dtype: Any = None) -> Any:
-        """Returns the operand of a constant; literals are Python's numbers, with a dtype beside them."""
+        """Returns the operand of a constant; literals are Python's numbers with a dtype."""
         array = np.asarray(array, dtype)
         _require_dtype("a constant", array.dtype)
         if array.ndim == 0:

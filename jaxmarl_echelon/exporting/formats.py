@@ -85,7 +85,7 @@ def write_numpy(function: ExportedFunction, folder: Path, _opset: int) -> dict[s
 
 def open_numpy(folder: Path, _contract: Mapping[str, Any]) -> Callable:
     """Opens the NumPy format."""
-    return run_policy.load_policy(folder).program
+    return run_policy.open_policy(folder).program
 
 
 def write_stablehlo(function: ExportedFunction, folder: Path, _opset: int) -> dict[str, Any]:

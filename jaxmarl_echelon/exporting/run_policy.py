@@ -1,11 +1,11 @@
-"""Runs an exported policy with NumPy alone; `python run_policy.py` replays the golden vectors beside it.
+"""Runs an exported policy with NumPy alone; `python run_policy.py` replays the golden vectors of its folder.
 
 This file is copied into every exported folder of the NumPy format. It needs Python 3.10 and NumPy 1.21, or
 newer:
 
-    from run_policy import load_policy
+    from run_policy import open_policy
 
-    policy = load_policy("policy")
+    policy = open_policy("policy")
     memory = policy.initial_memory(1)
     action, memory = policy(obs, memory, reset, mask)
 
@@ -176,7 +176,7 @@ def bind_operation(name, parameters, batch):
     return partial(function, **given) if given else function
 
 
-class Program:
+class NumpyProgram:
     """A list of operations with its weights, for batches of any size.
 
     Args:
@@ -234,7 +234,7 @@ class Program:
         return [held[place] for place in self.last]
 
 
-class Policy:
+class ContractPolicy:
     """A deterministic policy from raw observations to actions in the environment's units.
 
     Attributes:
@@ -280,20 +280,20 @@ class Policy:
         return action, memory
 
 
-def load_policy(folder):
+def open_policy(folder):
     """Loads the policy of an exported folder of the NumPy format."""
     folder = Path(folder)
     contract = json.loads((folder / "contract.json").read_text(encoding="utf-8"))
     program = json.loads((folder / "policy.json").read_text(encoding="utf-8"))
     with np.load(folder / "policy.npz", allow_pickle=False) as weights:
-        return Policy(contract, Program(program, dict(weights)))
+        return ContractPolicy(contract, NumpyProgram(program, dict(weights)))
 
 
 def replay_golden(policy, golden, rows=None):
     """Replays recorded inputs step by step.
 
     Args:
-      policy: a `Policy`.
+      policy: a `ContractPolicy`.
       golden: arrays `[T, B, ...]`: obs, reset, action, maybe mask, and the memory after each step.
       rows: the number of rows that are replayed, None for all.
 
@@ -333,7 +333,7 @@ def main():
     """Replays the golden vectors of the folder that this file lies in; exit status 2 where they differ."""
     folder = Path(__file__).resolve().parent
     with np.load(folder / "golden.npz", allow_pickle=False) as arrays:
-        error, different = replay_golden(load_policy(folder), dict(arrays))
+        error, different = replay_golden(open_policy(folder), dict(arrays))
     print(f"{folder.name}: largest error {error:.1e}, {different} different choices")
     if error > TOLERANCE or different:
         sys.exit(2)

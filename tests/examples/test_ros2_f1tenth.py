@@ -9,7 +9,7 @@ import pytest
 import jaxmarl_echelon as je
 from jaxmarl_echelon.envs.f110.observing.observe import ObservationScales, gaplock_observation
 from jaxmarl_echelon.exporting import contract
-from jaxmarl_echelon.exporting.run_policy import Policy
+from jaxmarl_echelon.exporting.run_policy import ContractPolicy
 
 BEAMS = 12
 
@@ -52,7 +52,7 @@ def driver(example, facts, calls):
         calls.append((obs.copy(), bool(reset[0])))
         return [np.array([[0.01 * len(calls), 5.0]], np.float32)]
 
-    return example.Driver(Policy(facts, program), max_speed=1.5)
+    return example.Driver(ContractPolicy(facts, program), max_speed=1.5)
 
 
 def scan(driver, now, ranges=None, beams=1080, fov=4.7):
@@ -111,7 +111,9 @@ def test_the_car_stops_without_scans(driver, calls):
 
 def test_parts_that_need_localisation_are_asked_for(example, facts):
     seeing = {**facts["environment"], "settings": {"lidar_fov": 4.7, "observe_target": True}}
-    driver = example.Driver(Policy(facts | {"environment": seeing}, lambda *_: [np.ones((1, 2))]), 1.0)
+    driver = example.Driver(
+        ContractPolicy(facts | {"environment": seeing}, lambda *_: [np.ones((1, 2))]), 1.0
+    )
     scan(driver, 0.0)
     assert driver.missing() == ["target_velocity", "relative_pose"] and driver.decide(0.0).speed == 0.0
     driver.show("target_velocity", np.zeros(3))
@@ -126,6 +128,6 @@ def test_parts_that_need_localisation_are_asked_for(example, facts):
 def test_other_policies_are_refused(example, facts):
     blind = facts | {"observation": facts["observation"] | {"slices": []}}
     with pytest.raises(ValueError, match="policy of f110: needs a lidar, and actions in"):
-        example.Driver(Policy(blind, None), 1.0)
+        example.Driver(ContractPolicy(blind, None), 1.0)
     with pytest.raises(ValueError, match="max_speed=0: must be above 0"):
-        example.Driver(Policy(facts, None), 0)
+        example.Driver(ContractPolicy(facts, None), 0)

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import probes
 import pytest
+from commands import write_environments
 
 import jaxmarl_echelon as je
 from jaxmarl_echelon import checkpoints, command_line, export
@@ -58,11 +59,7 @@ def save_run(folder, settings, *overrides):
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory):
     """A folder of configurations of the user's own: small environments."""
-    folder = tmp_path_factory.mktemp("settings")
-    (folder / "env").mkdir()
-    for name, text in ENVIRONMENTS.items():
-        (folder / "env" / f"{name}.yaml").write_text(text)
-    return folder
+    return write_environments(tmp_path_factory.mktemp("settings"), ENVIRONMENTS)
 
 
 @pytest.fixture(scope="module")
@@ -199,8 +196,8 @@ def test_numpy_alone_runs_the_policy(exported, tmp_path):
         "import importlib.util, runpy, sys; sys.path[:0] = sys.argv[1:2]; folder = sys.argv[2]\n"
         "for name in ('jax', 'flax', 'jaxmarl_echelon'): assert importlib.util.find_spec(name) is None\n"
         "sys.argv = [folder]; sys.path.insert(0, folder)\n"
-        "from run_policy import load_policy, main; import numpy as np\n"
-        "policy = load_policy(folder); memory = policy.initial_memory(2)\n"
+        "from run_policy import open_policy, main; import numpy as np\n"
+        "policy = open_policy(folder); memory = policy.initial_memory(2)\n"
         "action, memory = policy(np.ones((2, 1), np.float32), memory)\n"
         "print(action.dtype, action.shape, len(memory)); main()\n"
     )

@@ -27,7 +27,12 @@ def exported(name):
         "carry": export.describe_carry(agent),
         "action": contract.describe_action(role.action),
     }
-    return function, vectors, run_policy.Policy(facts, run_policy.Program(flat.program, flat.weights)), flat
+    return (
+        function,
+        vectors,
+        run_policy.ContractPolicy(facts, run_policy.NumpyProgram(flat.program, flat.weights)),
+        flat,
+    )
 
 
 @pytest.mark.parametrize("name", export_cases.CASES)
@@ -126,7 +131,7 @@ def test_loops_are_written_out():
 
     weights, x = np.array([2.0, 3.0, 5.0], np.float32), np.ones((3, 4), np.float32)
     flat = flatten(function, weights)
-    (ours,) = run_policy.Program(flat.program, flat.weights)(x)
+    (ours,) = run_policy.NumpyProgram(flat.program, flat.weights)(x)
     np.testing.assert_allclose(ours, function(weights, x)[0], rtol=1e-6)
 
 
@@ -172,7 +177,7 @@ OPERATIONS = {
 def test_operations_have_the_meaning_of_xlas(name):
     function, x = OPERATIONS[name], np.random.default_rng(3).standard_normal((6, 4)).astype(np.float32) * 2
     flat = flatten(lambda _, x: [function(x)])
-    (ours,) = run_policy.Program(flat.program, flat.weights)(x)
+    (ours,) = run_policy.NumpyProgram(flat.program, flat.weights)(x)
     theirs = np.asarray(function(jnp.asarray(x)))
     assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
     np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=1e-6)

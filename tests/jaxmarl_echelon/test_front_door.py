@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import probes
 import pytest
+from commands import write_environments
 
 import jaxmarl_echelon as je
 from jaxmarl_echelon import checkpoints, command_line, train
@@ -29,11 +30,7 @@ ENVIRONMENTS = {
 @pytest.fixture(scope="module")
 def mine(tmp_path_factory):
     """A folder of configurations of the user's own: small environments."""
-    folder = tmp_path_factory.mktemp("mine")
-    (folder / "env").mkdir()
-    for name, text in ENVIRONMENTS.items():
-        (folder / "env" / f"{name}.yaml").write_text(text)
-    return folder
+    return write_environments(tmp_path_factory.mktemp("mine"), ENVIRONMENTS)
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from gymnasium.vector.utils import batch_space
 
 from algos.types import PyTree
 from jaxmarl_echelon.envs.adapters.gymnasium_spaces import read_actions, to_gymnasium_space
-from jaxmarl_echelon.envs.adapters.play import Autoreset, Step, make_keys, make_program, result_names
+from jaxmarl_echelon.envs.adapters.play import Autoreset, Step, make_keys, make_play_program, result_names
 from jaxmarl_echelon.envs.adapters.seats import Seats
 from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.envs.packed_rows import PackedRows
@@ -34,7 +34,7 @@ class OneSeat:
         self.env, self.seats, self.num_envs = env, seats, num_envs
         self.role = env.spec.role(name)
         self.names = result_names(env.spec, name)
-        self._program = make_program(env, seats, mode)
+        self._program = make_play_program(env, seats, mode)
         self._params = env.default_params() if params is None else params
         self._rows: PackedRows | None = None
         self.step: Step | None = None

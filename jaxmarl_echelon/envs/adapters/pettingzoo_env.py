@@ -9,7 +9,7 @@ from pettingzoo import ParallelEnv
 
 from algos.types import PyTree
 from jaxmarl_echelon.envs.adapters.gymnasium_spaces import read_actions, to_gymnasium_space
-from jaxmarl_echelon.envs.adapters.play import Autoreset, Step, make_keys, make_program, result_names
+from jaxmarl_echelon.envs.adapters.play import Autoreset, Step, make_keys, make_play_program, result_names
 from jaxmarl_echelon.envs.adapters.seats import Seats
 from jaxmarl_echelon.envs.base import Environment, Role
 from jaxmarl_echelon.envs.packed_rows import PackedRows
@@ -22,7 +22,7 @@ class SeatsParallelEnv(ParallelEnv):
     """PettingZoo environment of the agents of all roles that learn; made by `to_pettingzoo`.
 
     An agent is in `agents` from the reset, or from the step in which its slot is filled, until the step in
-    which its trajectory ends, which still reports on it; a later trajectory of its slot is nobody's.
+    which its trajectory ends, which still reports on it; a later trajectory of its slot is not shown.
     Observations of roles with masks are `{"observation", "action_mask"}`. Infos have "alive" (bool: the
     agent's action counts) with delayed rewards, and the results by name in the step in which it ends.
     """
@@ -30,7 +30,7 @@ class SeatsParallelEnv(ParallelEnv):
     def __init__(self, env: Environment, seats: Seats, params: PyTree = None):
         self.metadata = {"name": env.spec.name, "render_modes": [], "is_parallelizable": True}
         self.render_mode = None
-        self._env, self._program = env, make_program(env, seats, Autoreset.DISABLED)
+        self._env, self._program = env, make_play_program(env, seats, Autoreset.DISABLED)
         self._params = env.default_params() if params is None else params
         # Role, place in the role's views, and names of results of each agent.
         self._places: dict[str, tuple[Role, int, tuple[str, ...]]] = {}

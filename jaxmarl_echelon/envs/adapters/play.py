@@ -163,7 +163,7 @@ def result_names(spec: EnvSpec, role: str) -> tuple[str, ...]:
     return tuple(result.name for result in spec.results if result.role in (None, role))
 
 
-class Program:
+class PlayProgram:
     """Compiled functions of an environment and its seats; the world and parameters are arguments.
 
     Attributes:
@@ -231,9 +231,9 @@ class Program:
 
 
 @lru_cache(maxsize=4)
-def make_program(env: Environment, seats: Seats, mode: Autoreset) -> Program:
+def make_play_program(env: Environment, seats: Seats, mode: Autoreset) -> PlayProgram:
     """Builds the compiled functions, or returns those of an earlier call with the same arguments."""
-    return Program(env, seats, mode)
+    return PlayProgram(env, seats, mode)
 
 
 def make_keys(seeds: Sequence[int]) -> jax.Array:

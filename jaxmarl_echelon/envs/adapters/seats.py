@@ -79,7 +79,7 @@ def choose_one_seat(
       controllers: as for `choose_all_seats`; that of the agent's own role plays its team mates.
 
     Raises:
-      ValueError: one line, for turns, an unknown agent, role or controller, or agents that nobody plays.
+      ValueError: one line, for turns, an unknown agent, role or controller, or agents without a player.
     """
     spec = env.spec
     if spec.turns:

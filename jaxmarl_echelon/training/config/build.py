@@ -120,8 +120,6 @@ def read_saved_config(metadata: Mapping[str, Any]) -> DictConfig:
     """
     plain = input_files.relocate_files(metadata["config"])
     config = OmegaConf.create(PLACE | {k: v for k, v in plain.items() if k != "choices"})
-    if isinstance(config.get("env"), DictConfig):
-        moved_targets.add_former_values(config.env)
     # Saved configurations are resolved; restore the interpolation, so that overriding `precision` works.
     for node in (config.algo, *(config.get("algos") or {}).values()):
         if "compute_dtype" in node and node.compute_dtype == config.get("precision"):

@@ -10,11 +10,6 @@ from omegaconf import DictConfig, OmegaConf
 
 TARGET = "_target_"
 
-# Values that older versions used for settings which they did not have, by present path of the object.
-FORMER_VALUES = {
-    "jaxmarl_echelon.envs.echelon.missions.make.make": {"frame": "world"},
-}
-
 # Objects that were renamed or left their module, by the old path of the object.
 OBJECTS = {
     "jaxmarl_echelon.curricula.base.fixed": "jaxmarl_echelon.curricula.base.constant_curriculum",
@@ -178,10 +173,3 @@ def _updated(value: Any) -> Any:
     if isinstance(copied.get(TARGET), str):
         copied[TARGET] = current_target(copied[TARGET])
     return copied
-
-
-def add_former_values(node: DictConfig) -> None:
-    """Adds the settings that a saved configuration of an older version lacks, in place: `FORMER_VALUES`."""
-    for name, value in FORMER_VALUES.get(current_target(str(node.get(TARGET))), {}).items():
-        if name not in node:
-            node[name] = value

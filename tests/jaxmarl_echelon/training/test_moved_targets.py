@@ -88,11 +88,3 @@ def test_nested_targets_are_updated_and_nodes_without_old_paths_are_not_copied()
     updated = moved_targets.update_targets(node)
     assert updated == {"sinks": [{"_target_": new, "size": 2}], "other": {"_target_": new}}
     assert moved_targets.update_targets(updated) is updated
-
-
-def test_saved_runs_keep_values_of_settings_that_came_later():
-    target = {"_target_": "jaxmarl_echelon.envs.echelon.missions.make.make"}
-    config = build.read_saved_config({"config": {"env": target, "algo": {}}})
-    assert config.env.frame == "world"
-    config = build.read_saved_config({"config": {"env": target | {"frame": "body"}, "algo": {}}})
-    assert config.env.frame == "body"
