@@ -21,7 +21,8 @@ from jaxmarl_echelon.training.config.build import TASK
 from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.host.run_record import RunProgress, versioned_name
 from jaxmarl_echelon.training.program.agents import require_same_worlds
-from jaxmarl_echelon.training.program.program import Program, has_traced_hyperparameters
+from jaxmarl_echelon.training.program.program import Program
+from jaxmarl_echelon.training.program.state import has_traced_hyperparameters
 
 MISSING = "nothing"
 LONGEST_SHOWN = 80

@@ -27,7 +27,8 @@ from jaxmarl_echelon.training.host import selection_score
 from jaxmarl_echelon.training.program.agents import WORLDS, agent_digests
 from jaxmarl_echelon.training.program.assessment import Assessment
 from jaxmarl_echelon.training.program.evaluation import Evaluation
-from jaxmarl_echelon.training.program.program import Program, Report
+from jaxmarl_echelon.training.program.program import Program
+from jaxmarl_echelon.training.program.update import Report
 
 
 @dataclass

@@ -4,6 +4,7 @@ See docs/reference/trainer.md 12.
 """
 
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +17,11 @@ from jaxmarl_echelon.envs.base import EnvSpec
 from jaxmarl_echelon.envs.episodes import EpisodeEvents, Finished
 from jaxmarl_echelon.selfplay.credit import TrajectoryInfo
 from jaxmarl_echelon.training.acting.controllers import from_space, learner_observations
-from jaxmarl_echelon.training.acting.decisions import decide_for_roles
+from jaxmarl_echelon.training.acting.decisions import Decisions, decide_for_roles
 from jaxmarl_echelon.training.acting.random_streams import teacher_key
 from jaxmarl_echelon.training.acting.state import ControllerView, RunState
 from jaxmarl_echelon.training.opponents.pool_role import role_score, score_margin
-from jaxmarl_echelon.training.opponents.schedule import make_opponent_schedule
+from jaxmarl_echelon.training.opponents.schedule import OpponentSchedule, make_opponent_schedule
 from jaxmarl_echelon.training.rollouts.spec import (
     CollectedRollout,
     RolloutSpec,
@@ -48,86 +49,9 @@ def collect_rollout(
     Returns:
       the advanced run and the rollout.
     """
-    recorded, learning = collector.learning("rollout"), collector.learning("step")
-    turns = collector.env.spec.turns > 0
+    recorded = collector.learning("rollout")
     met = make_opponent_schedule(collector.seat, collector.agents, run)
-
-    def step(run, inputs):
-        step_key, last = inputs
-        key_act, key_env, key_learn = jax.random.split(step_key, 3)
-        run = met.begin(run, key_act)
-        view = ControllerView(run.episodes.env, run.episodes.params, run.episodes.time)
-        keys = jax.random.split(key_act, len(collector.controllers))
-        memories, actions, choices = decide_for_roles(
-            collector.controllers, met.policies(run), keys, run.memories, view, run.reset
-        )
-        watching, taught = ask_teachers(collector, key_act, run, view)
-        episodes, transition = episodes_lib.step_episodes(
-            collector.env, key_env, run.episodes, actions, draw, cut=met.cut(run, last)
-        )
-        records = {
-            role: concatenate_roles(
-                _record(
-                    agent,
-                    run.policies[role],
-                    seat,
-                    collector.part(seat, make_step_record(run, transition)),
-                    choices[seat],
-                    collector.memory(seat, memories),
-                    turns=turns,
-                    taught=collector.part(seat, taught[seat]) if seat in taught else None,
-                )
-                for seat in collector.seats(role)
-            )
-            for role, agent in recorded.items()
-        }
-        stories = {
-            role: concatenate_roles(
-                _story(
-                    collector.env.spec,
-                    seat,
-                    number,
-                    collector.part(seat, make_step_record(run, transition)),
-                    scored=credit.scored,
-                )
-                for number, seat in enumerate(collector.seats(role))
-            )
-            for role, credit in collector.credits.items()
-        }
-        policies, pending, metrics = dict(run.policies), dict(run.pending), {}
-        for k, (role, agent) in zip(
-            jax.random.split(key_learn, 1 + len(learning)), learning.items(), strict=False
-        ):
-            decided = {
-                seat: make_transition(
-                    collector.env,
-                    seat,
-                    collector.part(seat, make_step_record(run, transition)),
-                    choices[seat].action,
-                )
-                for seat in collector.seats(role)
-            }
-            gamma = 1.0 if turns else agent.gamma(run.policies[role])
-            for seat in (seat for seat in decided if seat in pending):
-                alive = collector.part(seat, transition.time.alive[seat])
-                goes_on = ~alive & ~decided[seat].boundary
-                pending[seat], complete = settle_pending(pending[seat], decided[seat], goes_on, gamma)
-                sound = ~collector.part(seat, transition.quarantined)[:, None]
-                decided[seat] = complete.replace(alive=complete.alive & sound)
-            policies[role], metrics[role] = agent.update(
-                run.policies[role], k, concatenate_roles(decided.values())
-            )
-        flow = met.tagged(run, episode_flow(run, transition))
-        run = run.replace(
-            policies=policies,
-            pending=pending,
-            episodes=episodes,
-            memories=memories,
-            teachers=watching,
-            reset=transition.reset_next,
-            stagger=jnp.maximum(run.stagger - 1, 0),
-        )
-        return run, (records, stories, metrics, flow, transition.quarantined)
+    step = partial(_step, collector, met, draw)
 
     def segment(run, inputs):
         carries = {
@@ -156,6 +80,104 @@ def collect_rollout(
     }
     learnt = {role: mean_over_steps(values) for role, values in metrics.items()}
     return run, CollectedRollout(rollouts, learnt, flow, quarantined, stories)
+
+
+class _DecidedStep(NamedTuple):
+    """One step of E environments: the decisions, the actions of scripted teachers by role, and its record."""
+
+    decisions: Decisions
+    taught: dict[str, jax.Array]
+    moment: StepRecord
+
+
+def _step(
+    collector: RolloutSpec, met: OpponentSchedule, draw, run: RunState, inputs
+) -> tuple[RunState, tuple]:
+    """Decides and steps once, and updates replay learners; returns the run and the rows of this decision."""
+    step_key, last = inputs
+    key_act, key_env, key_learn = jax.random.split(step_key, 3)
+    run = met.begin(run, key_act)
+    view = ControllerView(run.episodes.env, run.episodes.params, run.episodes.time)
+    keys = jax.random.split(key_act, len(collector.controllers))
+    decisions = decide_for_roles(
+        collector.controllers, met.policies(run), keys, run.memories, view, run.reset
+    )
+    watching, taught = ask_teachers(collector, key_act, run, view)
+    episodes, transition = episodes_lib.step_episodes(
+        collector.env, key_env, run.episodes, decisions.actions, draw, cut=met.cut(run, last)
+    )
+    decided = _DecidedStep(decisions, taught, make_step_record(run, transition))
+    records, stories = _records(collector, run, decided), _stories(collector, decided)
+    policies, pending, metrics = _learn_from_step(collector, run, key_learn, decided)
+    flow = met.tagged(run, episode_flow(run, transition))
+    run = run.replace(
+        policies=policies,
+        pending=pending,
+        episodes=episodes,
+        memories=decisions.memories,
+        teachers=watching,
+        reset=transition.reset_next,
+        stagger=jnp.maximum(run.stagger - 1, 0),
+    )
+    return run, (records, stories, metrics, flow, transition.quarantined)
+
+
+def _records(collector: RolloutSpec, run: RunState, decided: _DecidedStep) -> dict[str, dict]:
+    """Rows of the Rollouts of all learners that learn from rollouts, by role."""
+
+    def record(agent, role, seat):
+        return _record(
+            agent,
+            run.policies[role],
+            seat,
+            collector.part(seat, decided.moment),
+            decided.decisions.choices[seat],
+            collector.memory(seat, decided.decisions.memories),
+            turns=collector.env.spec.turns > 0,
+            taught=collector.part(seat, decided.taught[seat]) if seat in decided.taught else None,
+        )
+
+    return {
+        role: concatenate_roles(record(agent, role, seat) for seat in collector.seats(role))
+        for role, agent in collector.learning("rollout").items()
+    }
+
+
+def _stories(collector: RolloutSpec, decided: _DecidedStep) -> dict[str, TrajectoryInfo]:
+    """Inputs of the reward transforms of all learners that have some, by role."""
+
+    def story(number, seat, scored):
+        moment = collector.part(seat, decided.moment)
+        return _story(collector.env.spec, seat, number, moment, scored=scored)
+
+    return {
+        role: concatenate_roles(
+            story(number, seat, credit.scored) for number, seat in enumerate(collector.seats(role))
+        )
+        for role, credit in collector.credits.items()
+    }
+
+
+def _learn_from_step(
+    collector: RolloutSpec, run: RunState, key: jax.Array, decided: _DecidedStep
+) -> tuple[dict[str, PyTree], dict[str, PyTree], dict[str, dict[str, jax.Array]]]:
+    """Updates replay learners with one decision; returns policies, pending transitions and metrics."""
+    policies, pending, metrics = dict(run.policies), dict(run.pending), {}
+    learning = collector.learning("step")
+    keys = jax.random.split(key, 1 + len(learning))
+    for k, (role, agent) in zip(keys, learning.items(), strict=False):
+        gamma = 1.0 if collector.env.spec.turns > 0 else agent.gamma(run.policies[role])
+        columns = []
+        for seat in collector.seats(role):
+            moment = collector.part(seat, decided.moment)
+            one = make_transition(collector.env, seat, moment, decided.decisions.choices[seat].action)
+            if seat in pending:
+                goes_on = ~moment.transition.time.alive[seat] & ~one.boundary
+                pending[seat], one = settle_pending(pending[seat], one, goes_on, gamma)
+                one = one.replace(alive=one.alive & ~moment.transition.quarantined[:, None])
+            columns.append(one)
+        policies[role], metrics[role] = agent.update(run.policies[role], k, concatenate_roles(columns))
+    return policies, pending, metrics
 
 
 def ask_teachers(

@@ -17,7 +17,8 @@ from jaxmarl_echelon.training.acting.random_streams import (
     split_update,
     stream_key,
 )
-from jaxmarl_echelon.training.program import program
+from jaxmarl_echelon.training.program import state as state_lib
+from jaxmarl_echelon.training.program import update
 from jaxmarl_echelon.training.program.world import World
 
 SEEDS = 64
@@ -96,24 +97,24 @@ def test_an_update_draws_opponents_by_no_key_of_its_rollout_or_its_learners(monk
     collector = SimpleNamespace(agents={role: agent}, env=env, seat=seat, learning=lambda when: {})
     collected = SimpleNamespace(metrics={}, rollouts={}, flow=SimpleNamespace(finished=None))
     monkeypatch.setattr(
-        program.rollout, "collect_rollout", lambda _, run, key, draw: (run, note(key) and collected)
+        update.rollout, "collect_rollout", lambda _, run, key, draw: (run, note(key) and collected)
     )
-    monkeypatch.setattr(program, "apply_reward_transforms", lambda *_: (None, {role: None}))
-    monkeypatch.setattr(program.pool_role, "count_outcomes", lambda *_: None)
-    monkeypatch.setattr(program.pool_role, "select_ranked_games", lambda *_: None)
-    monkeypatch.setattr(program.pool_role, "sum_rival_scores", lambda *_: None)
+    monkeypatch.setattr(update, "apply_reward_transforms", lambda *_: (None, {role: None}))
+    monkeypatch.setattr(update.pool_role, "count_outcomes", lambda *_: None)
+    monkeypatch.setattr(update.pool_role, "select_ranked_games", lambda *_: None)
+    monkeypatch.setattr(update.pool_role, "sum_rival_scores", lambda *_: None)
     monkeypatch.setattr(
-        program.pool_lib, "update_pool_state", lambda pool, state, key, *_: note(key) and reach()
+        update.pool_lib, "update_pool_state", lambda pool, state, key, *_: note(key) and reach()
     )
-    monkeypatch.setattr(program.pool_lib, "init_pool", lambda pool, key, *_: note(key) and reach())
+    monkeypatch.setattr(update.pool_lib, "init_pool", lambda pool, key, *_: note(key) and reach())
     world = World((), {}, {})
     with pytest.raises(Reached):
-        program.initial_run_state(None, collector, None, world, run_key(0), None)
+        state_lib.initial_run_state(None, collector, None, world, run_key(0), None)
     for number in range(4):
         state = {"policies": {role: None}, "plays": None, "pool": SimpleNamespace(league=None)}
         run = SimpleNamespace(key=run_key(1 + number), updates=jnp.int32(number), **state)
         with pytest.raises(Reached):
-            program.update_once(None, collector, None, run)
+            update.update_once(None, collector, None, run)
     assert len(drawn) == 2 + 4 * 3
     require_apart(*drawn)
 

@@ -23,8 +23,8 @@ from jaxmarl_echelon.training.acting.state import RunState
 from jaxmarl_echelon.training.config import build
 from jaxmarl_echelon.training.config.build import RunConfig
 from jaxmarl_echelon.training.host import resume, vectorized_runs
-from jaxmarl_echelon.training.program import program
 from jaxmarl_echelon.training.program.program import make_program
+from jaxmarl_echelon.training.program.state import apply_config_to_restored
 
 SIZES = [
     "num_envs=4", "algo.horizon=8", "algo.num_minibatches=2", "env.lidar_beams=12", "run_name=tiny",
@@ -296,7 +296,7 @@ def test_a_resumed_run_owns_copies_of_its_arrays(arguments):
     state = RunState(**dict.fromkeys(RunState.__dataclass_fields__)).replace(policies={}, curriculum=first)
     others = memory_of(jax.live_arrays()) - memory_of(first)
     kept = memory_of((config.env.default_params(), config.env.world, later)) | others
-    renewed = program.apply_config_to_restored({}, course, state, None).curriculum
+    renewed = apply_config_to_restored({}, course, state, None).curriculum
     assert jax.tree.structure(renewed) == jax.tree.structure(later) and not memory_of(renewed) & kept
 
 

@@ -16,7 +16,7 @@ from jaxmarl_echelon.training.host import selection_score
 from jaxmarl_echelon.training.host.run_record import RunProgress, RunRecord
 from jaxmarl_echelon.training.program import evaluation
 from jaxmarl_echelon.training.program.assessment import Assessment
-from jaxmarl_echelon.training.program.program import Report
+from jaxmarl_echelon.training.program.update import Report
 
 GAMES = 4
 

@@ -15,9 +15,10 @@ from sharded_runs import ALGOS, DEVICES, EVALUATED, LENGTH, PLACES, SHARDS, UPDA
 
 from algos import collectives
 from jaxmarl_echelon.training.acting.random_streams import run_key
-from jaxmarl_echelon.training.program import program as program_lib
 from jaxmarl_echelon.training.program.agents import make_controllers
 from jaxmarl_echelon.training.program.program import make_program
+from jaxmarl_echelon.training.program.state import initial_run_state
+from jaxmarl_echelon.training.program.update import update_once
 from jaxmarl_echelon.training.rollouts.spec import RolloutSpec
 
 PARTS = {name: "replays" if name in ("sac", "td3", "tqc") else "rollouts" for name in ALGOS}
@@ -240,10 +241,10 @@ def test_one_shard_is_the_program_without_shards():
 
     def init(key):
         course = program.curriculum
-        return program_lib.initial_run_state(config, collector(config.env), course, program.world, key, None)
+        return initial_run_state(config, collector(config.env), course, program.world, key, None)
 
     def update(run):
-        return program_lib.update_once(config, collector(config.env), program.curriculum, run)
+        return update_once(config, collector(config.env), program.curriculum, run)
 
     key = run_key(config.seed)
     state = jax.eval_shape(init, key)

@@ -1,0 +1,177 @@
+"""A run's state: before the first update, after a restore, and reduced to what acting needs."""
+
+import jax
+import jax.numpy as jnp
+
+from algos import collectives
+from algos.types import Agent, PyTree, mark_all_shared
+from jaxmarl_echelon.curricula.base import Curriculum
+from jaxmarl_echelon.envs import episodes as episodes_lib
+from jaxmarl_echelon.selfplay import diversity
+from jaxmarl_echelon.selfplay import pool as pool_lib
+from jaxmarl_echelon.selfplay.league import LeagueMembership
+from jaxmarl_echelon.training.acting import episode_statistics
+from jaxmarl_echelon.training.acting.decisions import repeat_for_seats
+from jaxmarl_echelon.training.acting.random_streams import split_initial
+from jaxmarl_echelon.training.acting.state import RunState
+from jaxmarl_echelon.training.opponents import seat_rounds
+from jaxmarl_echelon.training.program.agents import (
+    fixed_policy_name,
+)
+from jaxmarl_echelon.training.program.world import World
+from jaxmarl_echelon.training.rollouts import turn_based
+from jaxmarl_echelon.training.rollouts.spec import RolloutSpec
+from jaxmarl_echelon.training.rollouts.transitions import empty_pending
+
+
+def reduce_to_policy(agents: dict[str, Agent], run: RunState) -> RunState:
+    """Reduces a run to the parts that acting and evaluation need: no replay, optimisers or episodes."""
+    policies = {
+        name: agents[name].policy_state(state) if name in agents else state
+        for name, state in run.policies.items()
+    }
+    return run.replace(
+        key=None,
+        policies=policies,
+        memories=None,
+        reset=None,
+        episodes=None,
+        stagger=None,
+        tickets=None,
+        recent=None,
+        pending=None,
+        pool=None,
+        plays=None,
+        had=None,
+        credit=None,
+        teachers=None,
+        league=None,
+    )
+
+
+def sharded_leaves(agents: dict[str, Agent], run: RunState) -> RunState:
+    """Marks the arrays of a run that have an axis of shards; see `Program.local`."""
+    marks = mark_all_shared(run)
+    policies = {
+        name: agents[name].local(state) if name in agents else marks.policies[name]
+        for name, state in run.policies.items()
+    }
+    parts = ("memories", "reset", "episodes", "stagger", "pending", "plays", "had", "teachers")
+    mine = {part: jax.tree.map(lambda _x: True, getattr(marks, part)) for part in parts}
+    credit = marks.credit and {role: one.replace(running=True) for role, one in marks.credit.items()}
+    return marks.replace(policies=policies, credit=credit, **mine)
+
+
+def apply_config_to_restored(
+    agents: dict[str, Agent], curriculum: Curriculum, run: RunState, course: PyTree
+) -> RunState:
+    """Applies the configuration's hyper-parameters and tasks to a restored run; all else is bit-identical.
+
+    The new arrays are copies: the state is donated, and the curriculum's initial state may hold the
+    environment's own arrays.
+    """
+    policies = {
+        name: state.replace(hyper=copy_arrays(agents[name].hyper()))
+        if has_traced_hyperparameters(agents, name)
+        else state
+        for name, state in run.policies.items()
+    }
+    fresh = copy_arrays(curriculum.init() if course is None else course)
+    others = run.league
+    if others is not None:
+        others = jax.vmap(lambda one: apply_config_to_restored(agents, curriculum, one, fresh))(others)
+    return run.replace(
+        policies=policies, curriculum=curriculum.retasked(run.curriculum, fresh), league=others
+    )
+
+
+def copy_arrays(tree: PyTree) -> PyTree:
+    """Copies all arrays of a tree."""
+    return jax.tree.map(jnp.array, tree)
+
+
+def has_traced_hyperparameters(agents: dict[str, Agent], name: str) -> bool:
+    """Whether a policy's state holds hyper-parameters from the configuration."""
+    return name in agents and agents[name].hyper is not None
+
+
+def initial_run_state(
+    config,
+    collector,
+    curriculum: Curriculum,
+    world: World,
+    key: jax.Array,
+    course: PyTree,
+    member: jax.Array | None = None,
+) -> RunState:
+    """Returns one shard's state before the first update.
+
+    `course` is the curriculum's state, None for its initial one; `member` the index of a league's learner.
+    """
+    keys = split_initial(key)
+    learner_keys = jax.random.split(keys.learners, len(collector.agents))
+    learners = {
+        role: agent.init(k) if role not in world.teachers else agent.init_with(k, world.teachers[role])
+        for k, (role, agent) in zip(learner_keys, collector.agents.items(), strict=True)
+    }
+    pool, seat, others = None, collector.seat, dict(world.policies)
+    if seat is not None:
+        policy = collector.agents[seat.owner].rollout_policy(learners[seat.owner])
+        origin = learners[seat.owner]
+        if has_traced_hyperparameters(collector.agents, seat.owner):
+            origin = origin.replace(hyper={})
+        membership = None if member is None else LeagueMembership(member, origin, jnp.int32(0))
+        pinned = [others.pop(fixed_policy_name(number)) for number in seat.pool.pinned]
+        pool = pool_lib.init_pool(seat.pool, keys.opponents, policy, membership, pinned)
+    explores = seat is not None and seat.pool.settings.explores
+    course = curriculum.init() if course is None else course
+    number = config.num_envs // collectives.num_shards()
+    episodes = episodes_lib.start_episodes(
+        collector.env, keys.episodes, lambda k: curriculum.draw(k, course), number
+    )
+    limit = collector.env.spec.episode_limit
+    stagger = collectives.local_rows(jax.random.randint(keys.stagger, (config.num_envs,), 1, limit + 1))
+    return RunState(
+        key=keys.run,
+        policies=learners | jax.tree.map(jnp.asarray, others),
+        memories=initial_memories(collector, number),
+        reset=jnp.ones(number, bool),
+        episodes=episodes,
+        # Turn-based games end at different times anyway, and must not be truncated.
+        stagger=jnp.where(config.stagger and not collector.env.spec.turns, stagger, 0),
+        curriculum=course,
+        tickets=curriculum.tickets(config.num_envs),
+        recent=episode_statistics.init_recent(collector.env.spec, config.window),
+        pending=empty_pending(collector, episodes.time),
+        updates=jnp.int32(0),
+        pool=pool,
+        plays=diversity.init(number, seat.pool.settings.entries, limit) if explores else None,
+        had=seat_rounds.begin_round(number, collector.env.spec.turns) if rotates_seats(collector) else None,
+        credit={
+            role: one.init(config.columns(role) * config.policies(role) // collectives.num_shards())
+            for role, one in collector.credits.items()
+        }
+        or None,
+        teachers=initial_teacher_memories(collector, number),
+    )
+
+
+def initial_memories(collector: RolloutSpec, num_envs: int) -> dict[str, PyTree]:
+    """Memories of controllers before the first decision, by role name; in turn-based games of all seats."""
+    if collector.env.spec.turns and collector.seat is None:
+        ((role, one),) = collector.controllers.items()
+        return {role: turn_based.initial_phase_memories(one, num_envs, collector.env.spec.turns)}
+    return {role: one.init(num_envs) for role, one in collector.controllers.items()}
+
+
+def initial_teacher_memories(collector: RolloutSpec, num_envs: int) -> dict[str, PyTree] | None:
+    """Memories of scripted teachers before the first decision, as in `RunState.teachers`."""
+    memories = {role: one.init(num_envs) for role, one in collector.teachers.items()}
+    if seats := collector.env.spec.turns:
+        memories = repeat_for_seats(memories, seats)
+    return memories or None
+
+
+def rotates_seats(collector: RolloutSpec) -> bool:
+    """Whether a learner plays one seat of each game, and all seats in rotation."""
+    return collector.seat is not None and collector.env.spec.turns > 0

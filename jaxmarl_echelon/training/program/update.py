@@ -1,0 +1,147 @@
+"""One update of a run: a rollout, the learners' steps, the pool and the curriculum."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from algos import collectives
+from algos.types import PyTree, Rollout
+from jaxmarl_echelon.curricula.base import Curriculum
+from jaxmarl_echelon.envs.episodes import Finished
+from jaxmarl_echelon.selfplay import diversity, league_pool
+from jaxmarl_echelon.selfplay import pool as pool_lib
+from jaxmarl_echelon.selfplay import report as pool_report
+from jaxmarl_echelon.training.acting import answer_statistics, episode_statistics
+from jaxmarl_echelon.training.acting.random_streams import split_update
+from jaxmarl_echelon.training.acting.state import RunState
+from jaxmarl_echelon.training.opponents import pool_role, seat_rounds
+from jaxmarl_echelon.training.program.state import has_traced_hyperparameters, rotates_seats
+from jaxmarl_echelon.training.rollouts import collect as rollout
+from jaxmarl_echelon.training.rollouts import turn_based, turn_based_pool
+from jaxmarl_echelon.training.rollouts.spec import CollectedRollout
+
+
+class Report(NamedTuple):
+    """Output of an update for the host.
+
+    Attributes:
+      metrics: scalars by their full names (`train/...`, `losses/...`, `curriculum/...`).
+      episodes: table of finished episodes, see `episode_statistics.episode_rows`.
+      entries: table of the pool's entries, see `selfplay.report.pool_rows`; empty without a pool.
+    """
+
+    metrics: dict[str, jax.Array]
+    episodes: dict[str, jax.Array]
+    entries: dict[str, jax.Array] = {}
+
+
+def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tuple[RunState, Report]:
+    """Runs one rollout, then updates every rollout learner and the curriculum, for one shard."""
+    own_keys = split_update(run.key)
+    collect = rollout.collect_rollout
+    if turn_based.uses_turn_based_rollout(collector):
+        collect = (
+            turn_based.collect_turn_based
+            if collector.seat is None
+            else turn_based_pool.collect_turn_based_pool
+        )
+    run, collected = collect(collector, run, own_keys.rollout, lambda k: curriculum.draw(k, run.curriculum))
+    policies, losses = dict(run.policies), dict(collected.metrics)
+    said = answer_statistics.answer_metrics(collected.rollouts)
+    credit, rollouts = apply_reward_transforms(collector, run, collected)
+    keys = jax.random.split(own_keys.learning, len(collector.agents))
+    for k, (role, agent) in zip(keys, collector.agents.items(), strict=True):
+        if role in rollouts:
+            policies[role], losses[role] = agent.update(run.policies[role], k, rollouts[role])
+    flow = collected.flow
+    pool, plays, policies = update_pool(collector, run, own_keys.opponents, policies, flow.finished)
+    finished = judged = flow.finished
+    if collector.seat is not None:
+        finished = pool_role.restrict_to_own_seat(collector.env.spec, collector.seat, finished)
+        judged = pool_role.select_scored_games(collector.env.spec, collector.seat, finished)
+    course, tickets = curriculum.update(
+        run.curriculum, run.tickets, collectives.gather_shards(flow.replace(finished=finished), 1)
+    )
+    newest = episode_statistics.select_finished(judged, config.window, newest=True).finished
+    run = run.replace(
+        key=own_keys.following,
+        policies=policies,
+        curriculum=course,
+        tickets=tickets,
+        recent=episode_statistics.add_recent(run.recent, newest, collector.env.spec),
+        updates=run.updates + 1,
+        pool=pool,
+        plays=plays,
+        credit=credit,
+    )
+    metrics = said | curriculum.metrics(run.curriculum)
+    metrics |= episode_statistics.quarantine_metrics(collected.quarantined)
+    return run, _make_report(collector, run, losses, metrics, finished, config.episode_rows)
+
+
+def _make_report(collector, run: RunState, losses, metrics, finished: Finished, rows: int) -> Report:
+    """Builds the report of an update from losses by role, other `metrics` and finished episodes."""
+    spec, seat, roles = collector.env.spec, collector.seat, tuple(collector.agents)
+    named = {}
+    for role in roles:
+        prefix = "losses" if len(roles) == 1 else f"losses/{role}"
+        named |= {f"{prefix}/{name}": value for name, value in losses[role].items()}
+    named |= episode_statistics.recent_metrics(run.recent, spec, roles) | metrics
+    table = episode_statistics.episode_rows(finished, spec, roles, rows)
+    if seat is None:
+        return Report(named, table)
+    named |= pool_report.pool_metrics(seat.pool, run.pool)
+    if run.plays is not None:
+        named |= pool_report.exploration_metrics(run.plays, spec.roles[0].action)
+    return Report(named, table, pool_report.pool_rows(seat.pool, run.pool))
+
+
+def apply_reward_transforms(
+    collector, run: RunState, collected: CollectedRollout
+) -> tuple[PyTree, dict[str, Rollout]]:
+    """Applies reward transforms to the rollouts; returns the transforms' states and the rollouts."""
+    credit, rollouts = {}, dict(collected.rollouts)
+    for role, transforms in collector.credits.items():
+        given = run.credit[role], rollouts[role], collected.transform_inputs[role]
+        credit[role], rollouts[role] = transforms.apply(*given)
+    return credit or None, rollouts
+
+
+def update_pool(
+    collector, run: RunState, key: jax.Array, policies: dict[str, PyTree], finished: Finished
+) -> tuple[PyTree, PyTree, dict[str, PyTree]]:
+    """Updates the pool after a rollout's games and the learners' updates; None without a pool.
+
+    Returns the pool, the record of moves, and the policies, in which a league's learner may be reset.
+    """
+    seat, plays = collector.seat, run.plays
+    if seat is None:
+        return None, None, policies
+    before = run.pool
+    if plays is not None:
+        moves = diversity.action_count(collector.env.spec.roles[0].action)
+        before = before.replace(
+            distinct=diversity.distinct_ngram_share(plays, moves, diversity.MATCHMAKING_GRAM)
+        )
+    rated = finished
+    if rotates_seats(collector):
+        rated = seat_rounds.balance_seats(finished, seat.pool.settings.entries, collector.env.spec.turns)
+    counts = pool_role.count_outcomes(collector.env.spec, seat, rated)
+    agent, learner = collector.agents[seat.owner], policies[seat.owner]
+    games = pool_role.select_ranked_games(
+        jax.random.fold_in(key, pool_role.RANKED), collector.env.spec, seat, rated
+    )
+    points = pool_role.sum_rival_scores(collector.env.spec, seat, rated)
+    given = seat.pool, before, key, counts, agent.rollout_policy(learner), games, points
+    if before.league is not None:
+        after, anew = league_pool.update_league_pool(*given)
+        origin = before.league.origin
+        if has_traced_hyperparameters(collector.agents, seat.owner):
+            origin = origin.replace(hyper=learner.hyper)
+        learner = jax.tree.map(lambda x, y: jnp.where(anew, x, y), origin, learner)
+        return after, plays, policies | {seat.owner: learner}
+    after = pool_lib.update_pool_state(*given)
+    if plays is not None:
+        plays = diversity.clear_entries(plays, after.iteration != before.iteration)
+    return after, plays, policies
