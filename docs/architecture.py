@@ -1,4 +1,4 @@
-"""Draws the three paths through the code that `architecture.md` lists, after checking the lists.
+"""Draws the four paths through the code that `architecture.md` lists, after checking the lists.
 
     python docs/architecture.py            # check, and draw architecture.png
     python docs/architecture.py --check    # check only
@@ -28,6 +28,7 @@ COLOURS = {
     "jaxmarl_echelon/training": ("training", "#dde6f3"),
     "jaxmarl_echelon/envs": ("environments", "#f7e6d0"),
     "jaxmarl_echelon/curricula": ("curricula", "#f3dce6"),
+    "jaxmarl_echelon/selfplay": ("self-play", "#e6dcf3"),
     "jaxmarl_echelon": ("command lines, checkpoints, tracking", "#ebe7dd"),
 }
 

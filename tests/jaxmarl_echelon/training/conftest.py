@@ -28,9 +28,9 @@ def ran(repository, tmp_path_factory):
         return folder
 
     def run_part(part, folder):
-        paths = os.pathsep.join(map(str, (repository, repository / "tests")))
+        paths = os.pathsep.join(map(str, (repository, repository / "tests" / "helpers")))
         done = subprocess.run(
-            [sys.executable, repository / "tests" / "sharded_runs.py", part, folder],
+            [sys.executable, repository / "tests" / "helpers" / "sharded_runs.py", part, folder],
             env=os.environ | {"PYTHONPATH": paths, "XLA_FLAGS": compiler_flags(DEVICES)},
             cwd=folder,
             text=True,

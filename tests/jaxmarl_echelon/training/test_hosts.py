@@ -38,7 +38,7 @@ def begin(
     """A training process with so many devices, in its own folder, on a probe that needs no other package."""
     folder.mkdir(parents=True, exist_ok=True)
     found = write_environment(folder.with_name(f"{folder.name}_conf"))
-    paths = os.pathsep.join(map(str, (repository, repository / "tests")))
+    paths = os.pathsep.join(map(str, (repository, repository / "tests" / "helpers")))
     return subprocess.Popen(
         [sys.executable, *program, *found, *arguments],
         env=os.environ | {"PYTHONPATH": paths, "XLA_FLAGS": compiler_flags(devices)},

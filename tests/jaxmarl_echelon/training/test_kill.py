@@ -73,7 +73,7 @@ while True:
 @pytest.mark.parametrize(("script", "prefix", "kills"), [(RUN, ".updates", 2), (WRITER, "['updates']", 8)])
 def test_kills_at_random_moments(script, prefix, kills, tmp_path, repository):
     moments = random.Random(0)
-    environment = os.environ | {"PYTHONPATH": str(repository / "tests")}
+    environment = os.environ | {"PYTHONPATH": str(repository / "tests" / "helpers")}
     steps = [0]
     for _ in range(kills):
         process = subprocess.Popen(

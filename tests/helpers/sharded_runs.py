@@ -1,6 +1,6 @@
 """Short runs on several devices, in a process that has them; `test_shards` reads what it writes.
 
-    python tests/sharded_runs.py PART FOLDER
+    python tests/helpers/sharded_runs.py PART FOLDER
 
 PART is one of `PARTS`. JAX must have been told to cut the CPU into `DEVICES` devices.
 """
