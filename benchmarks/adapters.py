@@ -88,17 +88,27 @@ class Compiled:
 
 def make_takers(env, num_envs: int | None) -> dict:
     """Returns per adapter a function that takes one step, and begins an episode where one ended."""
-    takers = {"compiled": Compiled(env, num_envs).take}
-    if num_envs is not None:
-        for mode in ("same_step", "next_step"):
-            vector = je.to_gymnasium(env, num_envs, autoreset=mode)
-            vector.reset(seed=0)
-            takers[f"gymnasium {mode}"] = vector.step
-        if find_spec("stable_baselines3"):
-            sb3 = je.to_sb3(env, num_envs)
-            sb3.reset()
-            takers["sb3"] = sb3.step
-        return takers
+    made = make_single_takers(env) if num_envs is None else make_vector_takers(env, num_envs)
+    return {"compiled": Compiled(env, num_envs).take} | made
+
+
+def make_vector_takers(env, num_envs: int) -> dict:
+    """Returns the functions of `make_takers` of adapters of several environments."""
+    takers = {}
+    for mode in ("same_step", "next_step"):
+        vector = je.to_gymnasium(env, num_envs, autoreset=mode)
+        vector.reset(seed=0)
+        takers[f"gymnasium {mode}"] = vector.step
+    if find_spec("stable_baselines3"):
+        sb3 = je.to_sb3(env, num_envs)
+        sb3.reset()
+        takers["sb3"] = sb3.step
+    return takers
+
+
+def make_single_takers(env) -> dict:
+    """Returns the functions of `make_takers` of adapters of one environment."""
+    takers = {}
     single = je.to_gymnasium(env)
     single.reset(seed=0)
 

@@ -79,6 +79,12 @@ def read_distributed(setting: Any) -> dict[str, Any] | None:
     for key in NEEDED:
         if setting.get(key) is None:
             raise ValueError(f"distributed.{key}: must be given")
+    _check_addresses(setting)
+    return TIMEOUTS | dict(setting)
+
+
+def _check_addresses(setting: Mapping[str, Any]) -> None:
+    """Checks the coordinator's address and the whole numbers of a mapping `distributed`."""
     host, _, port = str(setting["coordinator_address"]).rpartition(":")
     if not host or not port.isdigit():
         address = setting["coordinator_address"]
@@ -90,7 +96,6 @@ def read_distributed(setting: Any) -> dict[str, Any] | None:
     number = setting["num_processes"]
     if setting["process_id"] >= number:
         raise ValueError(f"distributed.process_id={setting['process_id']}: must be below {number}")
-    return TIMEOUTS | dict(setting)
 
 
 def describe_distributed(setting: Any) -> str:

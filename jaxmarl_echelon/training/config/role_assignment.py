@@ -115,12 +115,7 @@ def require_pool(
     if sum(other.startswith(POOL) for other in controllers.values()) > 1:
         raise ValueError(f"{where}: only one role can be played by a pool")
     if turns == 1 and has_learner(role, name):
-        if against == role:
-            raise ValueError(f"{where}: needs another role that is a learner, to play against it")
-        if pool.league:
-            raise ValueError(f"{where}: a league needs the past of {against}, pool:{against}")
-        if not pool.mirrored:
-            raise ValueError(f"{where}: pool.shares.mirror must be above 0, as {role} learns only there")
+        _require_own_pool(where, role, against, pool)
     if pool.explores and turns == 1:
         raise ValueError(f"pool.mode={EXPLORATION}: {spec.name} is not turn-based")
     if pool.episodic and turns > 1:
@@ -131,6 +126,21 @@ def require_pool(
     own = spec.score if against == spec.roles[0].name else None
     if spec.role(against).score is None and own is None:
         raise ValueError(f"{where}: its opponent {against} has no score for ratings")
+    _require_groups(pool, turns, num_envs, shards)
+
+
+def _require_own_pool(where: str, role: str, against: str, pool: PoolSettings) -> None:
+    """Checks a pool of the past of the role that it plays."""
+    if against == role:
+        raise ValueError(f"{where}: needs another role that is a learner, to play against it")
+    if pool.league:
+        raise ValueError(f"{where}: a league needs the past of {against}, pool:{against}")
+    if not pool.mirrored:
+        raise ValueError(f"{where}: pool.shares.mirror must be above 0, as {role} learns only there")
+
+
+def _require_groups(pool: PoolSettings, turns: int, num_envs: int, shards: int) -> None:
+    """Checks that shards divide a pool's groups, and these the environments."""
     for key, number in (("groups", pool.groups), ("groups that mirror", pool.mirrored)):
         if number % shards:
             raise ValueError(f"pool.{key}={number}: must be a multiple of shards={shards}")
