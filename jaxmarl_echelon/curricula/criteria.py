@@ -24,6 +24,8 @@ CRITERIA_DEFAULTS = {
     "eval_success_rate": None,
     "eval_required_runs": 2,
 }
+# Of new episodes that do not come from the present phase.
+SHARES = ("foundation", "previous", "rehearsal")
 
 _UNASKED = {
     "avg_reward": -np.inf,
@@ -45,7 +47,8 @@ class Criteria(NamedTuple):
       regress_min_episodes, regress_window_size, regress_patience: `[S]` int32, for regressing.
       eval_success_rate: `[S]` float32, minimum success rate of evaluations.
       eval_required_runs: `[S]` int32, consecutive evaluations that must reach it; 0 disables the gate.
-      foundation, previous: `[S]` float32, sampling probabilities of the first and the previous phase.
+      foundation, previous, rehearsal: `[S]` float32, probabilities of the first phase, of the previous
+        one, and of any earlier one.
     """
 
     success_rate: np.ndarray
@@ -62,6 +65,7 @@ class Criteria(NamedTuple):
     eval_required_runs: np.ndarray
     foundation: np.ndarray
     previous: np.ndarray
+    rehearsal: np.ndarray
 
 
 def read_criteria(phases: Sequence[Stage], spec: EnvSpec) -> Criteria:
@@ -135,11 +139,8 @@ def _check(where: str, read: Mapping, spec: EnvSpec) -> None:
 def _mixture(phase: Stage) -> dict[str, float]:
     where = f"{phase.where}: mixture"
     given = checks.require_mapping(where, phase.rules["mixture"])
-    checks.require_keys(f"{where}.", given, ("foundation", "previous"))
-    shares = {
-        key: checks.require_range(f"{where}.{key}", given.get(key, 0.0), 0.0, 1.0)
-        for key in ("foundation", "previous")
-    }
+    checks.require_keys(f"{where}.", given, SHARES)
+    shares = {key: checks.require_range(f"{where}.{key}", given.get(key, 0.0), 0.0, 1.0) for key in SHARES}
     if sum(shares.values()) >= 1.0:
-        raise ValueError(f"{where}: foundation + previous = {sum(shares.values()):g}: must be below 1")
+        raise ValueError(f"{where}: {' + '.join(SHARES)} = {sum(shares.values()):g}: must be below 1")
     return shares

@@ -57,9 +57,10 @@ def phased_curriculum(
     """Builds a curriculum of phases with criteria for advancing and regressing.
 
     A phase is a mapping `{name, settings, criteria, mixture}`. `settings` are those of the environment's
-    `task_params`. `mixture` is `{foundation: p, previous: q}`: a new episode is drawn from the first
-    phase with probability p (from the second phase on), from the previous one with probability q (from
-    the third on), and from the present one otherwise. Only episodes of the present phase count, and all
+    `task_params`. `mixture` is `{foundation: p, previous: q, rehearsal: r}`: a new episode is drawn from the
+    first phase with probability p (from the second phase on), from the previous one with probability q (from
+    the third on), from any earlier one with probability r (from the second on), all equally likely, and from
+    the present one otherwise. Omitted shares are 0. Only episodes of the present phase count, and all
     counts are reset at every transition. `criteria`, evaluated after every episode, ordered by start time:
 
     * Advance after `min_episodes`, if over the last `window_size` episodes the success rate is at least
@@ -124,9 +125,14 @@ def _probabilities(criteria: Criteria, course: PhaseProgress) -> jax.Array:
     stage = course.stage
     foundation = jnp.where(stage > 0, now.foundation, 0.0)
     previous = jnp.where(stage > 1, now.previous, 0.0)
-    one = partial(jax.nn.one_hot, num_classes=len(criteria.foundation))
-    own = 1.0 - foundation - previous
-    return foundation * one(0) + previous * one(stage - 1) + own * one(stage)
+    number = len(criteria.foundation)
+    one = partial(jax.nn.one_hot, num_classes=number)
+    own, mixed = 1.0 - foundation - previous, foundation * one(0) + previous * one(stage - 1)
+    if criteria.rehearsal.any():
+        rehearsal = jnp.where(stage > 0, now.rehearsal, 0.0)
+        earlier = (jnp.arange(number) < stage) / jnp.maximum(stage, 1)
+        own, mixed = own - rehearsal, mixed + rehearsal * earlier
+    return mixed + own * one(stage)
 
 
 def _advance(

@@ -247,13 +247,26 @@ def test_a_cap_holds_a_phase_back():
         )
 
 
-def test_mixtures_are_drawn_as_often_as_they_say():
-    rows = [row | {"mixture": {"foundation": 0.2, "previous": 0.3}} for row in runs.table(4)]
+@pytest.mark.parametrize(
+    ("mixture", "shares_by_stage"),
+    [
+        (
+            {"foundation": 0.2, "previous": 0.3},
+            [[1, 0, 0, 0], [0.2, 0.8, 0, 0], [0.2, 0.3, 0.5, 0], [0.2, 0, 0.3, 0.5]],
+        ),
+        (
+            {"previous": 0.1, "rehearsal": 0.3},
+            [[1, 0, 0, 0], [0.3, 0.7, 0, 0], [0.15, 0.25, 0.6, 0], [0.1, 0.1, 0.2, 0.6]],
+        ),
+    ],
+)
+def test_mixtures_are_drawn_as_often_as_they_say(mixture, shares_by_stage):
+    rows = [row | {"mixture": mixture} for row in runs.table(4)]
     curriculum = phased_curriculum(runs.Settings(), rows)
     keys = jax.random.split(jax.random.key(1), 20_000)
     draw = jax.jit(lambda state: jax.vmap(curriculum.draw, (0, None))(keys, state))
     state = curriculum.init()
-    for stage, shares in enumerate([[1, 0, 0, 0], [0.2, 0.8, 0, 0], [0.2, 0.3, 0.5, 0], [0.2, 0, 0.3, 0.5]]):
+    for stage, shares in enumerate(shares_by_stage):
         drawn = draw(state.replace(course=state.course.replace(stage=jnp.int32(stage))))
         counts = np.bincount(drawn.tags["stage"], minlength=4) / len(keys)
         np.testing.assert_allclose(counts, shares, atol=0.015)
@@ -312,9 +325,12 @@ def test_metrics_are_nan_where_unknown():
         ({"criteria": {"eval_success_rate": -0.1}}, ["eval_success_rate=-0.1"]),
         ({"criteria": {"eval_success_rate": 0.5, "eval_required_runs": 0}}, ["eval_required_runs=0"]),
         ({"criteria": [0.5]}, ["criteria=[0.5]", "mapping"]),
-        ({"mixture": {"foundation": 0.6, "previous": 0.5}}, ["foundation + previous = 1.1", "below 1"]),
+        (
+            {"mixture": {"foundation": 0.6, "previous": 0.5}},
+            ["foundation + previous + rehearsal = 1.1", "below 1"],
+        ),
         ({"mixture": {"foundation": -0.1}}, ["foundation=-0.1"]),
-        ({"mixture": {"future": 0.1}}, ["future=0.1", "foundation, previous"]),
+        ({"mixture": {"future": 0.1}}, ["future=0.1", "foundation, previous, rehearsal"]),
         ({"criterion": {}}, ["criterion={}", "criteria"]),
         ({"settings": {"lvl": 1}}, ["lvl", "level"]),
     ],
