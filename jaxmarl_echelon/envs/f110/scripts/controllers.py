@@ -15,7 +15,7 @@ import numpy as np
 from jaxmarl_echelon.envs.base import ScriptedPolicy
 from jaxmarl_echelon.envs.f110.cars.simulation import SPEED, poses_of, velocities_of
 from jaxmarl_echelon.envs.f110.gap_parameters import FTGOptions
-from jaxmarl_echelon.envs.f110.scripts import follow_the_gap
+from jaxmarl_echelon.envs.f110.scripts import blocking, follow_the_gap
 from jaxmarl_echelon.envs.f110.state import ATTACKER, DEFENDER
 from physics.frenet import cartesian
 
@@ -40,14 +40,15 @@ def view_of_drivers(state, cars: Sequence[int]) -> DriverView:
 def make_gaplock_scripts(env, options: FTGOptions) -> dict[str, ScriptedPolicy]:
     """Returns the scripted policies of the adversarial task by name.
 
-    `ftg` and `ftg_attacker` follow the gap in the defender's and in the attacker's car. The
-    others fit both roles: `standing`, `straight` at the spawn speed, uniformly
-    `random` commands, and `gaussian` commands around driving straight at 0.44 m/s.
+    `ftg` and `ftg_attacker` follow the gap in the defender's and in the attacker's car, and `blocking`
+    makes such a defender crash. The others fit both roles: `standing`, `straight` at the spawn speed,
+    uniformly `random` commands, and `gaussian` commands around driving straight at 0.44 m/s.
     """
     space = env.spec.role("attacker").action
     return {
         "ftg": make_gap_driver((DEFENDER,), options),
         "ftg_attacker": make_gap_driver((ATTACKER,), options),
+        "blocking": blocking.make_blocking_attacker(env),
         "standing": make_constant_driver((ATTACKER,), 0.0, 0.0),
         "straight": make_straight_driver(),
         "random": make_random_driver(1, space),
