@@ -186,7 +186,7 @@ class RunGroup(RunLoop):
 
     @override
     def save(self, state, names):
-        """Saves the group's checkpoint under each name; after the last update also every member's `latest`."""
+        """Saves the group's checkpoint under each name; after the last update also the members' `latest`."""
         if not names:
             return
         facts = {
@@ -239,7 +239,7 @@ class RunGroup(RunLoop):
 
     @override
     def summary(self, status):
-        """Returns the group's summary: status, times in seconds, a row per variant, the members' summaries."""
+        """Returns the group's summary: status, times in seconds, a row per variant, members' summaries."""
         shown = {"references": self.reference_scores} if self.reference_scores else {}
         return shown | {
             "status": status,
