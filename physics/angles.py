@@ -1,4 +1,4 @@
-"""Wraps angles, rad. The formulas differ in rounding; every caller keeps its own, so that bits stay."""
+"""Wraps angles, rad. The formulas differ in rounding, and every caller keeps its own."""
 
 import math
 from typing import TypeVar

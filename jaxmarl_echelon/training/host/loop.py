@@ -192,7 +192,7 @@ class SingleRun(RunLoop):
     """Loop of one run with one seed."""
 
     def __init__(self, record: RunRecord, layout: DeviceLayout = ALONE):
-        """Takes the run's record, which has its configuration, program, tracker and folder; and its devices."""
+        """Takes the run's record, with configuration, program, tracker and folder, and its devices."""
         self.layout = layout
         self.record, self.config, self.program = record, record.config, record.program
         self.tracker, self.folder = record.tracker, record.folder
