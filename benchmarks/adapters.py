@@ -3,7 +3,7 @@
     python benchmarks/adapters.py [--env f110] [--envs 1024] [--rounds 20] [--steps 50]
         [--kinds single,vector]
 
-Adapters and compiled step are timed in turns, with random actions made beforehand; medians over the
+Adapters and compiled step are timed in turns, with random actions drawn in advance; medians over the
 rounds. The compiled step is `env.step` with the other roles' scripts for one environment, and
 `episodes.step_episodes` with them, which begins episodes as well, for the vector. Targets: 1 ms for one
 environment, 10 % for a vector of 1,024. Adapters whose package is missing are left out.

@@ -1,14 +1,14 @@
-"""Whether short runs still do the same: every column that they write, recorded and compared.
+"""Comparison of short runs before and after a change: every column that they write.
 
     python benchmarks/digests.py [JOB ...] --write FILE       # before a change
     python benchmarks/digests.py [JOB ...] --against FILE     # after it
 
 A job is one training, and for some an evaluation of its last checkpoint. Compared are the columns of
-`metrics.csv`, `eval.csv`, `episodes.csv` and `eval_episodes.csv` and the numbers of `evaluation.json`, text
-by text, but for what clocks say. New columns are counted and are no difference. A column that differs is
-named with the first row in which it does and the largest relative difference of its numbers. The exit
-status is 1 if anything recorded differs or is gone. Programs are compiled without optimisation, which takes
-less time and leaves less to rounding. Records hold for one machine and one jax.
+`metrics.csv`, `eval.csv`, `episodes.csv` and `eval_episodes.csv` and the numbers of `evaluation.json`, as
+text, except for times. New columns are counted but are not differences. A column that differs is named
+with the first row in which it does and the largest relative difference of its numbers. The exit status is 1
+if anything recorded differs or is missing. Programs are compiled without optimisation, which takes less
+time and makes results depend less on rounding. Records are valid for one machine and one version of jax.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Where the time of a step of driving goes on a CPU: kernels of a trace, by the functions they come from.
+"""Time of a step of driving on a CPU: kernels of a trace, by the functions that they come from.
 
     taskset -c 0 python benchmarks/drive_profile.py [--learners 64] [--agents 64] [--bodies 64] [KEY=VALUE]
 

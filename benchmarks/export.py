@@ -1,4 +1,4 @@
-"""Latency of exported policies, beside the compiled one in the same process, and what they reach.
+"""Latency of exported policies compared with the compiled one in the same process, and their scores.
 
     python benchmarks/export.py [--formats numpy,stablehlo,onnx] [--rows 1] [--calls 2000]
     python benchmarks/export.py --run RUN [--episodes 64] [--checkpoint best_eval] [KEY=VALUE ...]
@@ -142,7 +142,7 @@ def closed_loop_table(arguments: argparse.Namespace, formats: list[str]) -> Tabl
 
 
 def main() -> None:
-    """Prints latencies, or with `--run` what the exports of a run reach."""
+    """Prints latencies, or with `--run` the scores of a run's exports."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--formats", default="numpy,stablehlo,onnx")
     parser.add_argument("--rows", type=int, default=1, help="agents of a call")

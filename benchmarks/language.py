@@ -2,7 +2,7 @@
 
     python benchmarks/language.py [--rows 512] [--peer-python PATH]
 
-Rates stand beside the machine's own matrix product of the same shapes and type, measured in the same run.
+Rates are printed with those of plain matrix products of the same shapes and type, measured in the same run.
 With `--peer-python`, a Python with torch and transformers, greedy generation of the same weights is timed in
 turns with `transformers`' own `generate`. Compilation is not part of any time.
 """

@@ -7,13 +7,14 @@
 
 The plain battle (`env=echelon`) and missions have the same teams, terrains and observed blocks. Each is a
 rollout of uniformly random actions with automatic resets; "with curriculum" also draws episodes from
-`curriculum=missions4` and lets it judge what finished, as training does after every rollout. Scripts play
-what scores a run of `missions4`: held-out terrains, the last phase's difficulty, red at full fire. The reward
-for acting is the discounted reward per mech of the heuristic team minus that of a team that does nothing, in
-the same episodes, with the weights and the difficulty of a phase: where it is not positive, the rewards teach
-idleness. Credit is that of the heuristic team's mechs at the end of the same episodes, unweighted. The
-correlation r of its sum over the squad with success is negative if worse teams are paid more. "None" is the
-share of mechs with a credit below .001, "spread" the standard deviation of credit within a squad.
+`curriculum=missions4` and lets it judge finished episodes, as training does after every rollout. Scripts
+play the task that scores a run of `missions4`: held-out terrains, the last phase's difficulty, red at full
+fire. The reward for acting is the discounted reward per mech of the heuristic team minus that of a team
+that does nothing, in the same episodes, with the weights and the difficulty of a phase: where it is not
+positive, the rewards teach idleness. Credit is that of the heuristic team's mechs at the end of the same
+episodes, unweighted. The correlation r of its sum over the squad with success is negative if worse teams
+get more credit. "None" is the share of mechs with a credit below .001, "spread" the standard deviation of
+credit within a squad.
 """
 
 import argparse

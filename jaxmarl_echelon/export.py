@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def describe_limits(facts: Mapping[str, Any]) -> list[str]:
-    """Returns lines on what a contract limits: precision, sampled actions, an expiry date."""
+    """Returns lines on the limits that a contract states: precision, sampled actions, an expiry date."""
     lines, precision = [], facts["precision"]
     if precision["trained"] != precision["exported"]:
         lines.append(
@@ -154,7 +154,7 @@ def export_policy(
 
 
 class PolicySource(NamedTuple):
-    """A policy of a run, and what computes it in an export.
+    """Policy of a run, with the agent that computes it in an export.
 
     Attributes:
       role: the role it acts for.
@@ -281,7 +281,7 @@ def describe_carry(agent: Agent) -> list[dict[str, Any]]:
 def describe_precision(
     source: PolicySource, vectors: Mapping[str, np.ndarray], drawn: tuple
 ) -> dict[str, Any]:
-    """Describes the precision, and what the one of the export changes in the actions of the golden vectors.
+    """Describes the precision, and how far the actions of the golden vectors differ by the export's.
 
     Args:
       source: the policy.

@@ -20,7 +20,7 @@ def run_of(checkpoint: Path) -> Path | None:
 
 
 def output_dir_of(checkpoint: Path, config: DictConfig, choices: Mapping[str, str]) -> str:
-    """The `output_dir` in which a checkpoint's run lies, from wherever it is asked for.
+    """Returns the `output_dir` of a checkpoint's run, for any working directory.
 
     A relative one is that of the folder in which the run was started. Where the run lies in no folder of its
     environment and algorithm, it is the one of its configuration.

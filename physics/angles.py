@@ -1,4 +1,4 @@
-"""Wrapping of angles (rad): formulas that are equal up to rounding; callers keep theirs and so their bits."""
+"""Wraps angles, rad. The formulas differ in rounding, and every caller keeps its own."""
 
 import math
 from typing import TypeVar

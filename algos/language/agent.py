@@ -1,4 +1,4 @@
-"""Language learners as `Agent`s: prompts are observations, moves are actions, what was said is in extras."""
+"""Language learners as `Agent`s: prompts are observations, moves are actions, and extras hold the tokens."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ from algos.types import Agent, Metrics, PyTree, Rollout
 
 
 def make_answer_mode(config: Any, task: AnswerTask) -> AnswerMode:
-    """Builds the way to answer that settings name."""
+    """Builds the mode of answering that the settings choose."""
     how, legal = SamplingSettings(config.temperature, config.top_p), config.answer == "legal"
     if config.answer == "free":
         return answering.make_free_mode(task.vocabulary, task.automaton, config.max_tokens, how)

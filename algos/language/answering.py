@@ -1,4 +1,4 @@
-"""Ways to answer: constrained to legal answers, to all answers, or free text, with thoughts before or not."""
+"""Modes of answering: constrained to legal or to all answers, free text, and free tokens before an answer."""
 
 from collections.abc import Callable
 from functools import partial
@@ -40,7 +40,7 @@ class AnswerMode(NamedTuple):
 
 
 def make_constrained_mode(trie: AnswerTrie, how: SamplingSettings, *, legal: bool) -> AnswerMode:
-    """Builds the mode of answers of the trie: of legal ones, or with `legal=False` of all."""
+    """Builds the mode of answers of the trie: the legal ones, or all with `legal=False`."""
 
     def generate(reader, prompt, allowed, key):
         return generate_answers(reader, trie, prompt, allowed | (not legal), key, how)

@@ -81,7 +81,7 @@ def window_mask(positions: jax.Array, own: jax.Array, window: int) -> jax.Array:
 def attend_causally(
     q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array | None, scale: float
 ) -> jax.Array:
-    """Attention of whole rows.
+    """Computes causal attention over whole rows.
 
     Args:
       q, k, v: `[R, S, H, h]`, `[R, S, K, h]`, `[R, S, K, h]`, rotated.
@@ -98,7 +98,7 @@ def attend_causally(
 def attend_to_cache(
     q: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.Array, scale: float
 ) -> jax.Array:
-    """Attention of one place to a cache, scores in float32.
+    """Computes the attention of one place to a cache, with scores in float32.
 
     Args:
       q: `[R, 1, H, h]`, rotated.

@@ -31,7 +31,7 @@ def generate_answers(
     key: jax.Array | None,
     how: SamplingSettings,
 ) -> Generated:
-    """Says one allowed answer per row.
+    """Generates one allowed answer per row.
 
     Args:
       prompt: int32 `[R, P]`.
@@ -58,7 +58,7 @@ def say_answer(
     key: jax.Array | None,
     how: SamplingSettings,
 ) -> Generated:
-    """Says one allowed answer per row after what has been read.
+    """Generates one allowed answer per row after the tokens in the cache.
 
     Args:
       hidden: `[R, d]` at the end of the answers' shared beginning.
@@ -78,6 +78,7 @@ def say_answer(
     if reads > 1:
 
         def say(state, given):
+            """Reads the last token and draws the next one; one iteration of the scan."""
             node, token, cache = state
             place, key = given
             hidden, cache = reader.step(token, cache, place, seen)
@@ -131,7 +132,7 @@ def score_answers(
     tokens: jax.Array,
     how: SamplingSettings,
 ) -> tuple[Scored, jax.Array]:
-    """Computes the probabilities of answers that `generate_answers` said, in one pass over whole rows.
+    """Computes the probabilities of answers of `generate_answers`, in one pass over whole rows.
 
     Args:
       tokens: int32 `[R, w]` as generated; other arguments are as for `generate_answers`.
@@ -171,7 +172,7 @@ def score_path(
 
 
 def node_path(trie: AnswerTrie, tokens: jax.Array) -> jax.Array:
-    """Nodes `[R, w]` at which tokens `[R, w]` were said."""
+    """Nodes `[R, w]` of the trie at which tokens `[R, w]` were chosen."""
     node, path = jnp.zeros(tokens.shape[0], jnp.int32), []
     for place in range(tokens.shape[1]):
         path.append(node)

@@ -113,7 +113,7 @@ def make_decoder_settings(family: str, **sizes: Any) -> DecoderSettings:
 
 
 def family_name(settings: DecoderSettings) -> str:
-    """Returns the family of an architecture; raises ValueError where it is of none."""
+    """Returns the family of an architecture; raises ValueError if it has none."""
     defaults = {field.name: field.default for field in dataclasses.fields(DecoderSettings)}
     switches = {name for family in FAMILIES.values() for name in family}
     own = {name: getattr(settings, name) for name in switches}

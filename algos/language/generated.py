@@ -13,7 +13,7 @@ class Generated(NamedTuple):
       log_prob: float32 `[R, w]`; 0 where nothing was chosen.
       chosen: bool `[R, w]`; places where several tokens were possible.
       answer: int32 `[R]`, the answer's row in the table; -1 if it is none.
-      formed: bool `[R]`; something in brackets was said.
+      formed: bool `[R]`; the answer contains text in brackets.
       hidden: `[R, d]`, the decoder's state at the end of the prompt.
       steps: int32, places that were computed for every row.
     """
@@ -28,7 +28,7 @@ class Generated(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """Probabilities of what was said, under parameters that learn.
+    """Probabilities of generated tokens under the parameters that are trained.
 
     Attributes:
       log_prob: float32 `[R, w]`; 0 where nothing was chosen.

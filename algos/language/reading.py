@@ -1,4 +1,4 @@
-"""A decoder with its parameters and adapters bound: what acting and learning call."""
+"""A decoder with its parameters and adapters bound, as acting and learning call it."""
 
 from collections.abc import Callable
 from functools import partial

@@ -70,7 +70,7 @@ def small_batch_options(rows: int | None) -> Mapping[str, str]:
 
 
 def step_on_few_rows(agent: Agent, rows: int | None) -> Agent:
-    """Gives an agent the options for gradient steps on this many samples; its functions tell what they trace.
+    """Adds the options for gradient steps on this many samples to an agent, and marks its traces.
 
     Args:
       agent: the agent.

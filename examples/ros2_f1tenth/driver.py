@@ -16,7 +16,7 @@ UNITS = ["rad", "m/s"]
 
 
 class Command(NamedTuple):
-    """What the car is told: steering angle in rad, positive to the left, and speed in m/s."""
+    """Command of the car: steering angle in rad, positive to the left, and speed in m/s."""
 
     steering: float
     speed: float

@@ -29,9 +29,9 @@ class Curriculum(NamedTuple):
         the state, whose shapes do not depend on E.
       tags: names of the tags of `EpisodeTask`, with the labels of their codes.
       stages: names of the stages; empty without stages.
-      stage: `(state) -> int32`, the present stage.
+      stage: `(state) -> int32`, the current stage.
       stage_params: `(state, index) -> params` of one stage's task.
-      evaluated: `(state, score, finished) -> state`, after an evaluation of the present stage; `score` is
+      evaluated: `(state, score, finished) -> state`, after an evaluation of the current stage; `score` is
         its float32 mean score over counted episodes, NaN without any; `finished` (`Finished`, `[N]`,
         without tags) has the episodes.
     """

@@ -24,7 +24,7 @@ class PhaseProgress(struct.PyTreeNode):
     """State of a phased curriculum.
 
     Attributes:
-      stage: int32, the present phase.
+      stage: int32, the current phase.
       episodes: int32, its counted episodes since it was entered.
       success, reward, outcome: `[W]`, of the newest of them, newest last. As a phase is entered they are
         of the one that was left: of the successes those that decided so, -1 for all others.
@@ -60,7 +60,7 @@ def phased_curriculum(
     `task_params`. `mixture` is `{foundation: p, previous: q, rehearsal: r}`: a new episode is drawn from the
     first phase with probability p (from the second phase on), from the previous one with probability q (from
     the third on), from any earlier one with probability r (from the second on), all equally likely, and from
-    the present one otherwise. Omitted shares are 0. Only episodes of the present phase count, and all
+    the current one otherwise. Omitted shares are 0. Only episodes of the current phase count, and all
     counts are reset at every transition. `criteria`, evaluated after every episode, ordered by start time:
 
     * Advance after `min_episodes`, if over the last `window_size` episodes the success rate is at least
@@ -235,5 +235,5 @@ def _metrics(criteria: Criteria, spec: EnvSpec, course: PhaseProgress) -> dict[s
 
 
 def _now(criteria: Criteria, course: PhaseProgress) -> Criteria:
-    """Returns the present phase's criteria."""
+    """Returns the current phase's criteria."""
     return Criteria(*(jnp.asarray(values)[course.stage] for values in criteria))

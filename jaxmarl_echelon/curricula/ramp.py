@@ -44,7 +44,7 @@ def ramp_curriculum(
     warmup: int = 0,
     evaluation: Mapping | None = None,
 ) -> Curriculum:
-    """Builds a curriculum that interpolates settings linearly; new episodes use their present values.
+    """Builds a curriculum that interpolates settings linearly; new episodes use their current values.
 
     Args:
       env: the environment; its `task_params` reads `start`, `end` and `evaluation`.

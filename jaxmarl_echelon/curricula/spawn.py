@@ -52,7 +52,7 @@ class SpawnProgress(struct.PyTreeNode):
     """State of a spawn curriculum.
 
     Attributes:
-      stage: int32, the present stage.
+      stage: int32, the current stage.
       came_from: int32, the stage before the last transition; initially the first one.
       total: int32, counted episodes of the run.
       episodes: int32, counted episodes since the stage was entered.
@@ -96,7 +96,7 @@ def spawn_curriculum(
 
     A stage is a mapping `{name, settings, enable_rate, disable_rate}`, optionally with its own
     `enable_patience` and `disable_patience`. `settings` are those of the environment's `task_params`:
-    spawn points, speeds, speed lock, gains of the other driver. Only episodes of the present stage count,
+    spawn points, speeds, speed lock, gains of the other driver. Only episodes of the current stage count,
     and all counts except the one for `min_episode` are reset at every transition. After each episode,
     ordered by start time:
 

@@ -63,11 +63,11 @@ class StageRules(NamedTuple):
       init: `() -> course`.
       probabilities: `(course) -> [S]`, sampling probabilities of stages.
       advance: `(course, Episode [N], number) -> course`, for the next `number` counted episodes of the
-        present stage, in order, in the first rows of N. At most one transition per call; episodes after
+        current stage, in order, in the first rows of N. At most one transition per call; episodes after
         it are ignored.
       metrics: `(course) -> dict` of `curriculum/...` scalars.
       window: longest window, in episodes.
-      evaluated: `(course, score) -> course`, after an evaluation of the present stage.
+      evaluated: `(course, score) -> course`, after an evaluation of the current stage.
     """
 
     init: Callable
@@ -131,7 +131,7 @@ def build_staged_curriculum(
 ) -> Curriculum:
     """Builds a curriculum from a table of stages and transition rules.
 
-    `rules.advance` sees only episodes of the present stage: blended easier stages, and episodes begun
+    `rules.advance` sees only episodes of the current stage: blended easier stages, and episodes begun
     before the last transition, would bias its statistics. Episodes are admitted as they begin, up to the
     capacity of the queue (see `tickets`).
 
@@ -301,10 +301,10 @@ def _shifted(x: jax.Array, places: jax.Array, fill) -> jax.Array:
 
 
 def of_last_move(course: PyTree, moves: jax.Array, value: jax.Array) -> jax.Array:
-    """`value`, known of the last change of stage until an episode of the new one counts; NaN otherwise.
+    """Returns `value`, of the last change of stage, until an episode of the new stage counts; then NaN.
 
     Args:
-      course: state with int32 `episodes` of the present stage.
+      course: state with int32 `episodes` of the current stage.
       moves: int32, changes of stage so far.
       value: scalar.
     """

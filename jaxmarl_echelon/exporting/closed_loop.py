@@ -1,4 +1,4 @@
-"""Exported policies in the environments of a run, to compare what they reach with `evaluate`."""
+"""Exported policies in the environments of a run, to compare their scores with those of `evaluate`."""
 
 import jax
 import jax.numpy as jnp

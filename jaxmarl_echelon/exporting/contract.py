@@ -1,4 +1,4 @@
-"""The contract of an exported policy: what a reader of its folder has to know."""
+"""The contract of an exported policy: the facts that a reader of its folder needs."""
 
 import hashlib
 import json

@@ -25,7 +25,7 @@ def update_league_pool(
     games: RankedGames | None = None,
     points: jax.Array | None = None,
 ) -> tuple[PoolState, jax.Array]:
-    """Updates the pool of a league's learner after its learning step; arguments as `update_league_pool`.
+    """Updates the pool of a league's learner after its learning; arguments as for `pool.update_pool_state`.
 
     Returns:
       the pool, and whether the learner is reset to its initial weights.

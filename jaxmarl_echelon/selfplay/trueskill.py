@@ -1,4 +1,4 @@
-"""TrueSkill (Herbrich et al. 2007): two teams in closed form, several by expectation propagation.
+"""TrueSkill (Herbrich et al. 2006): two teams in closed form, several by expectation propagation.
 
 All functions take and return float32 and stay finite and accurate for very unlikely results. See
 docs/reference/selfplay.md 2.2 and 2.3.

@@ -188,7 +188,7 @@ class Pace:
         return (last_step - first_step) / max(last_time - first_time, 1e-9)
 
     def remaining(self, now: float) -> float:
-        """Seconds to the end at the present speed; NaN if unknown."""
+        """Seconds to the end at the current speed; NaN if unknown."""
         if self.step >= self.total:
             return 0.0
         if not self.speed > 0:

@@ -111,7 +111,7 @@ class RunView:
         return [(name, self.latest[key]) for name in columns if (key := f"train/{name}") in self.latest]
 
     def answers(self) -> list[str]:
-        """Returns facts about what language policies say, as text; empty where none speaks."""
+        """Returns facts about the answers of language policies, as text; empty without a language policy."""
         if "train/format_rate" not in self.latest:
             return []
         return [

@@ -36,6 +36,14 @@ def test_the_page_has_four_paths_through_several_files(architecture, page):
     assert sum(len(route.hops) for route in routes) == len(re.findall(r"^\d+\. ", page, re.MULTILINE))
 
 
+def test_the_path_of_a_prompt_agrees_with_the_code(architecture, repository):
+    text = (repository / "docs" / "language.md").read_text()
+    (section,) = re.findall(r"^## From a prompt.+?(?=^## )", text, re.MULTILINE | re.DOTALL)
+    assert architecture.problems(section, repository) == []
+    (route,) = architecture.read(section)
+    assert len(route.hops) == len(re.findall(r"^\d+\. ", text, re.MULTILINE))
+
+
 @pytest.mark.parametrize(
     ("before", "after", "problem"),
     [

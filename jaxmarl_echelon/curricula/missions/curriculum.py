@@ -92,7 +92,7 @@ def mission_curriculum(
 
     A phase is `{name, difficulty, exams, criteria}`: the range of difficulties, the share of episodes at
     full fire, and thresholds by result of the environment; `variance` is the largest variance of the score
-    between verbs. See `transitions.process_next_episodes` for transitions. Only episodes of the present phase
+    between verbs. See `transitions.process_next_episodes` for transitions. Only episodes of the current phase
     count, in the order in which they began.
 
     Sets `weights` (`MissionWeights`) and `levers.mission` (weights of verbs) of the environment's
@@ -101,7 +101,7 @@ def mission_curriculum(
     Args:
       env: the environment; has a score, and reports the criteria's results and the verb as the code `task`.
       phases: in order; the last one has no criteria.
-      gate: "training" to test training episodes, "evaluation" to test each evaluation of the present phase.
+      gate: "training" to test training episodes, "evaluation" to test each evaluation of the current phase.
       window: episodes in the statistics.
       confidence: of the intervals of the metrics' means.
       evaluation: settings of the task that scores the run, overriding the environment's own; it has the last
@@ -197,7 +197,7 @@ def _update(
 def _evaluated(
     judge: WindowConfig, state: MissionCurriculumState, finished: Finished
 ) -> MissionCurriculumState:
-    """Returns the state after an evaluation of the present phase; a transition waits for the next update.
+    """Returns the state after an evaluation of the current phase; a transition waits for the next update.
 
     Only the update can separate running episodes of the phase that is left from those of the next.
     Evaluations play the same episodes each time and are not independent: each one replaces the statistics

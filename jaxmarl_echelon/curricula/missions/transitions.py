@@ -125,7 +125,7 @@ def process_next_episodes(
     number: jax.Array,
     ages: jax.Array,
 ) -> tuple[MissionProgress, jax.Array]:
-    """Processes the next episodes of the present phase, up to the first transition.
+    """Processes the next episodes of the current phase, up to the first transition.
 
     Advance if, over a full window, every required metric lies significantly above its threshold plus margin
     and the variance of scores between verbs is at most the allowed one. Regress if a metric of the previous
@@ -162,7 +162,7 @@ def append_to_window(course: MissionProgress, marks: EpisodeMetrics, number: jax
 def decide_transition(
     plan: CurriculumParams, quantiles: np.ndarray, course: MissionProgress
 ) -> tuple[MissionProgress, jax.Array]:
-    """Tests for a transition as `process_next_episodes` does, based on the present window only."""
+    """Tests for a transition as `process_next_episodes` does, based on the current window only."""
     found = compute_window_statistics(plan, quantiles, course)
     return _moved(plan, course, *_decided(plan, quantiles, course.phase, found, course.episodes))
 
@@ -170,7 +170,7 @@ def decide_transition(
 def compute_window_statistics(
     plan: CurriculumParams, quantiles: np.ndarray, course: MissionProgress
 ) -> WindowStatistics:
-    """Computes the statistics of the present window."""
+    """Computes the statistics of the current window."""
     size = quantiles.size - 1
     known = stages.newest_mask(size, course.judged, jnp.int32(size))
     columns = jnp.where(known[:, None], _columns(plan, course.history), 0.0)
@@ -181,7 +181,7 @@ def compute_window_statistics(
 def check_phase_criteria(
     plan: CurriculumParams, course: MissionProgress, found: WindowStatistics
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns the criteria required by the present phase and those met at present, bool `[M + 1]` each.
+    """Returns the criteria required by the current phase and those met now, bool `[M + 1]` each.
 
     The last entry is the variance between verbs. The last phase has no criteria.
     """

@@ -87,7 +87,7 @@ class SeatEnv(gymnasium.Env):
         self._ended = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
-        """Begins an episode: of `seed`, else of the keys that follow the last episode's."""
+        """Begins an episode from `seed`, or else from the next keys of the environment."""
         super().reset(seed=seed, options=options)
         seat, self._ended = self._seat, False
         if seed is None and not seat.begun:

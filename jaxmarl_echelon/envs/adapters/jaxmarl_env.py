@@ -25,7 +25,7 @@ from jaxmarl_echelon.envs.spaces import Discrete, MultiDiscrete, Space
 
 
 class SeatsState(struct.PyTreeNode):
-    """State of one environment: its time step and sums, and the memories of those who play inside."""
+    """State of one environment: its time step and sums, and memories of the players inside the step."""
 
     running: Running
     memories: dict[str, PyTree]

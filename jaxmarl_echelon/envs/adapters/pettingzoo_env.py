@@ -61,7 +61,7 @@ class SeatsParallelEnv(ParallelEnv):
         return self.action_spaces[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None):
-        """Begins an episode: of `seed`, else of the keys that follow the last episode's."""
+        """Begins an episode from `seed`, or else from the next keys of the environment."""
         del options
         if seed is None and self._rows is None:
             seed = int(self._random.integers(MOST_SEEDS))

@@ -41,7 +41,7 @@ class Autoreset(enum.Enum):
 
 
 class Play(struct.PyTreeNode):
-    """States of E environments with the memories of those who play inside.
+    """States of E environments with the memories of the players that act inside the step.
 
     Attributes:
       keys: `[E]` typed keys, the chains of the environments.
@@ -186,7 +186,7 @@ class PlayProgram:
         return self._mixed(self.env.world, params, rows, keys, mask)
 
     def shapes(self, params: PyTree, keys: jax.Array) -> tuple[PackedRows, Step]:
-        """Returns the shapes of what `begin` returns, without computing it."""
+        """Returns the shapes of the results of `begin`, without computing them."""
         return jax.eval_shape(self._begin_rows, self.env.world, params, keys)
 
     def step(self, params: PyTree, rows: PackedRows, actions: dict[str, np.ndarray]):

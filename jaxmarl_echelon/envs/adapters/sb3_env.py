@@ -112,7 +112,7 @@ class SeatVecEnv(VecEnv):
         raise AttributeError(f"{attr_name}={value}: environments of one program have no attributes to set")
 
     def env_method(self, method_name: str, *method_args, indices: Any = None, **method_kwargs) -> list[Any]:
-        """Returns what a method returns, once per environment.
+        """Returns the result of a method, once per environment.
 
         Raises:
           AttributeError: for methods other than `action_masks`.

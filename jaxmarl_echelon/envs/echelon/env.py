@@ -83,7 +83,7 @@ class Echelon(Environment):
         return self.interface.simulation
 
     def _make_scripts(self) -> dict[str, ScriptedPolicy]:
-        """Returns the scripted policies, `NAME_blue` and `NAME_red`, for the present world."""
+        """Returns the scripted policies, `NAME_blue` and `NAME_red`, for the current world."""
         return baselines.make_battle_scripts(self.spec, partial(make_heuristic, self.interface))
 
     @property

@@ -63,7 +63,7 @@ class CarEnvironment(Environment):
         return tuple(grid.describe() for grid in self.maps)
 
     def _make_scripts(self) -> dict[str, ScriptedPolicy]:
-        """Returns the scripted policies by name, for the present world."""
+        """Returns the scripted policies by name, for the current world."""
         raise NotImplementedError
 
     def task_params(self, settings: Mapping) -> PyTree:

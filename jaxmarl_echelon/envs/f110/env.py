@@ -101,7 +101,7 @@ class F110(CarEnvironment):
     ladder = "phased26"
 
     def _make_scripts(self) -> dict[str, ScriptedPolicy]:
-        """Returns the scripted policies by name, for the present world."""
+        """Returns the scripted policies by name, for the current world."""
         return controllers.make_gaplock_scripts(self, self._ftg_options)
 
     @property

@@ -84,7 +84,7 @@ class F110Race(CarEnvironment):
     readers = episode_settings.RACE
 
     def _make_scripts(self) -> dict[str, ScriptedPolicy]:
-        """Returns the scripted policies by name, for the present world."""
+        """Returns the scripted policies by name, for the current world."""
         return controllers.make_race_scripts(self, self._ftg_options)
 
     def evaluation_params(self, params: RaceParams, index: jax.Array) -> RaceParams:

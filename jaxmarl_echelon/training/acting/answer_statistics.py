@@ -1,4 +1,4 @@
-"""Statistics of what language policies say in a rollout."""
+"""Statistics of the answers of language policies in a rollout."""
 
 from collections.abc import Mapping
 
@@ -40,5 +40,5 @@ def answer_metrics(rollouts: Mapping[str, Rollout]) -> dict[str, jax.Array]:
 
 
 def _reads_prompts(rollout: Rollout) -> bool:
-    """Whether a rollout's decisions were said."""
+    """Whether a rollout's decisions are answers of a language policy."""
     return isinstance(rollout.extras, dict) and "formed" in rollout.extras

@@ -1,4 +1,4 @@
-"""Old import paths of everything that a configuration can name by `_target_`, and their present paths.
+"""Old import paths of everything that a configuration can name by `_target_`, and their current paths.
 
 Checkpoints keep the resolved configuration of their run, and users keep YAML files of their own; both name
 classes and functions by module paths. A module that moves, or an object that is renamed, gets a line here.
@@ -148,7 +148,7 @@ MODULES = {
 
 
 def current_target(path: str) -> str:
-    """Returns the present path of an object from an old or a present one; other paths are unchanged."""
+    """Returns the current path of an object from an old or a current one; other paths are unchanged."""
     if path in OBJECTS:
         return OBJECTS[path]
     # A present package can have the name of an old module, so that only its own attributes have moved.
@@ -157,14 +157,14 @@ def current_target(path: str) -> str:
 
 
 def update_targets(node: DictConfig) -> DictConfig:
-    """Returns a configuration node with present paths in every `_target_`; the node itself if all are."""
+    """Returns a configuration node with current paths in every `_target_`; the node itself if all are."""
     before = OmegaConf.to_container(node, resolve=True)
     after = _updated(before)
     return node if after == before else OmegaConf.create(after)
 
 
 def _updated(value: Any) -> Any:
-    """Copies a tree of plain data with present paths."""
+    """Copies a tree of plain data with current paths."""
     if isinstance(value, list):
         return [_updated(item) for item in value]
     if not isinstance(value, dict):

@@ -192,6 +192,7 @@ class SingleRun(RunLoop):
     """Loop of one run with one seed."""
 
     def __init__(self, record: RunRecord, layout: DeviceLayout = ALONE):
+        """Takes the run's record, with configuration, program, tracker and folder, and its devices."""
         self.layout = layout
         self.record, self.config, self.program = record, record.config, record.program
         self.tracker, self.folder = record.tracker, record.folder
@@ -200,37 +201,45 @@ class SingleRun(RunLoop):
     @property
     @override
     def progress(self) -> RunProgress:
+        """Progress of the run, as its record has it."""
         return self.record.progress
 
     @override
     def functions(self):
+        """Returns `init`, `update`, `assess` and the run's key; see `RunLoop.functions`."""
         assess = evaluation_as_in_training(self.program, self.config.seed)
 
         def init(key, world):
+            """Returns the run's state before the first update."""
             return self.program.init(key, world=world)
 
         return init, self.program.update, assess, (run_key(self.config.seed),)
 
     @override
     def reports(self, reports, seconds):
+        """Logs a chunk; returns the metrics of its last update."""
         return self.record.reports(reports, seconds)
 
     @override
     def assessed(self, state, assessment, seconds):
+        """Logs an evaluation; returns the names of best checkpoints to save."""
         return self.record.assessment(assessment, seconds)
 
     @override
     def training_scores(self, state, metrics):
+        """Returns the names of best checkpoints to save because of training metrics."""
         return self.record.training_score(metrics)
 
     @override
     def save(self, state, names):
+        """Saves a checkpoint under each name, and under `latest` if it holds a whole state."""
         # With any whole state `latest` is saved too, so that no whole checkpoint is newer than `latest`.
         whole = any(not run_record.holds_policy_only(name) for name in names)
         self.record.save(state, [*dict.fromkeys(["latest", *names])] if whole else names)
 
     @override
     def references(self, state):
+        """Evaluates the reference scripts on the evaluation's episodes; returns a line for each."""
         key = stream_key(self.config.seed, Stream.EVALUATION)
         policies = self.layout.fetch_to_host(self.program.policy(state))
         self.reference_scores = reference_scores.score_references(self.program, policies, key)
@@ -242,12 +251,14 @@ class SingleRun(RunLoop):
 
     @override
     def restore(self, checkpoint, like):
+        """Restores the run's state, and drops later checkpoints."""
         state = resuming.restore_run(self.program, checkpoint, like)
         checkpoints.rewind_to_checkpoint(self.record.checkpoints, checkpoint)
         return state
 
     @override
     def summary(self, status):
+        """Returns the run's summary, with the reference scores if there are any."""
         shown = {"references": self.reference_scores} if self.reference_scores else {}
         return self.record.summary(status, self.compiled.seconds()) | shown
 

@@ -87,6 +87,7 @@ class RunGroup(RunLoop):
         folder: Path,
         layout: DeviceLayout = ALONE,
     ):
+        """Takes the runs, their common program and one record per run; see `train_group` for the others."""
         self.layout, self.member = layout, layout.make_member_picker(program.local)
         self.members, self.program, self.records, self.resolved = members, program, records, resolved
         self.config, self.tracker, self.folder = members[0].config, tracker, folder
@@ -97,15 +98,18 @@ class RunGroup(RunLoop):
     @property
     @override
     def progress(self) -> RunProgress:
+        """Progress of the first member; the others have done the same number of updates."""
         return self.records[0].progress
 
     @override
     def functions(self):
+        """Returns `init`, `update` and `assess`, vmapped over the members, and the arguments of `init`."""
         seeds = [member.config.seed for member in self.members]
         keys = jnp.stack([run_key(seed) for seed in seeds])
         scored = jnp.stack([stream_key(seed, Stream.EVALUATION) for seed in seeds])
 
         def assess(runs, world):
+            """Evaluates every member on the episodes of its own seed."""
             keys = self.layout.own(scored)
             return jax.vmap(self.program.assess, (0, 0, None))(runs, keys, world)
 
@@ -118,6 +122,14 @@ class RunGroup(RunLoop):
 
     @override
     def reports(self, reports, seconds):
+        """Logs a chunk `[K, M, ...]` for every member, and the means over the members.
+
+        Returns:
+          a dictionary of training metrics per member, empty if it has diverged.
+
+        Raises:
+          DivergedError: if all members have diverged.
+        """
         results, reason, updates = [], "", self.progress.updates + self.config.updates_per_chunk
         for index, record in enumerate(self.records):
             try:
@@ -140,6 +152,11 @@ class RunGroup(RunLoop):
 
     @override
     def assessed(self, state, assessment, seconds):
+        """Logs an evaluation `[M, ...]` by member and the pooled score; saves the members' checkpoints.
+
+        Returns:
+          an empty list: the group itself saves no checkpoint because of a score.
+        """
         values = []
         for index, record in enumerate(self.records):
             names = record.assessment(take_member(assessment, index), seconds)
@@ -161,6 +178,7 @@ class RunGroup(RunLoop):
 
     @override
     def training_scores(self, state, metrics):
+        """Saves the members whose training metrics are their best so far; returns an empty list."""
         for index, values in enumerate(metrics):
             if values:
                 self._save_member(state, index, self.records[index].training_score(values))
@@ -168,6 +186,7 @@ class RunGroup(RunLoop):
 
     @override
     def save(self, state, names):
+        """Saves the group's checkpoint under each name; after the last update also the members' `latest`."""
         if not names:
             return
         facts = {
@@ -184,6 +203,7 @@ class RunGroup(RunLoop):
 
     @override
     def references(self, state):
+        """Evaluates the reference scripts on every member's evaluation episodes; returns a line for each."""
         if not reference_scores.reference_names(self.program):
             return []
         keys = jnp.stack([stream_key(member.config.seed, Stream.EVALUATION) for member in self.members])
@@ -202,6 +222,7 @@ class RunGroup(RunLoop):
 
     @override
     def restore(self, checkpoint, like):
+        """Restores the group's state, and drops later checkpoints of the group and of its members."""
         state = restore_group(self.program, self.members, checkpoint, like)
         checkpoints.rewind_to_checkpoint(self.checkpoints, checkpoint)
         for record in self.records:
@@ -218,6 +239,7 @@ class RunGroup(RunLoop):
 
     @override
     def summary(self, status):
+        """Returns the group's summary: status, times in seconds, a row per variant, members' summaries."""
         shown = {"references": self.reference_scores} if self.reference_scores else {}
         return shown | {
             "status": status,

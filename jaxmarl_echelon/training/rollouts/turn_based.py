@@ -182,9 +182,9 @@ def ask_teacher_of_seat(
 def collect_turn_based(
     collector: RolloutSpec, run: RunState, key: jax.Array, draw, table: SeatPolicy | None = None
 ) -> tuple[RunState, CollectedRollout]:
-    """Plays T super-steps of N plies in E environments; see `collect_turn_based`.
+    """Plays T super-steps of N plies in E environments; arguments are as for `collect.collect_rollout`.
 
-    By default the learner plays all phase agents.
+    `table` assigns policies to the phase agents; by default the learner plays all of them.
 
     The learner's rollout has axes `[T, N * M, 1]`. The last row of each column has a return only where its
     game ended. Elsewhere its outcome is incomplete: it has advantage 0, and only its value is used, in the

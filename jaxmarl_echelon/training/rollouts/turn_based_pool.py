@@ -165,7 +165,7 @@ def pool_play_seats(collector: RolloutSpec, run: RunState) -> SeatPolicy:
 
 
 def collect_turn_based_pool(collector: RolloutSpec, run: RunState, key: jax.Array, draw):
-    """Collects a rollout against the pool; see `collect_turn_based_pool`."""
+    """Collects a rollout against the pool; see `turn_based.collect_turn_based`."""
     return turn_based.collect_turn_based(collector, run, key, draw, pool_play_seats(collector, run))
 
 

@@ -205,7 +205,7 @@ class CarSimulation:
         return jax.vmap(gap)(poses)
 
     def _near_outline(self, scan, state, car):
-        """Tells whether a range ends within 5 mm, or 5 ms at the present speed, of a car's outline."""
+        """Tells whether a range ends within 5 mm, or 5 ms at the current speed, of a car's outline."""
         angles = jnp.asarray(self.lidar.angles, scan.dtype)
         gap = scan - boxes.side_distances(angles, (car.lf + car.lr) / 2, car.width / 2)
         closing = state[:, SPEED, None] * jnp.cos(angles)

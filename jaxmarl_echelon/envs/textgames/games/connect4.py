@@ -52,11 +52,11 @@ class ConnectFour(PlacingGame):
         super().__init__(ROWS, COLUMNS)
 
     def legal(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         return state.cells[:COLUMNS] < 0
 
     def apply(self, key, state, action):
-        """See `Rules`."""
+        """See `GameRules`."""
         del key
         mine = self.turn(state)
         free = self.board(state.cells < 0) & (jnp.arange(COLUMNS) == action)
@@ -66,7 +66,7 @@ class ConnectFour(PlacingGame):
         return Stones(cells, state.placed + 1, jnp.where(won, mine, -1).astype(jnp.int32))
 
     def answer(self, action):
-        """See `Rules`."""
+        """See `GameRules`."""
         return f"[{int(action)}]"
 
     def synonyms(self, style, option):

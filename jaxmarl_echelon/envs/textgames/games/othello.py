@@ -110,7 +110,7 @@ class Othello(BoardGame):
         self.plies = 2 * (self.cells - 4)
 
     def init(self, key):
-        """See `Rules`."""
+        """See `GameRules`."""
         del key
         low, high = self.size // 2 - 1, self.size // 2
         cells = np.full((self.size, self.size), -1, np.int32)
@@ -119,15 +119,15 @@ class Othello(BoardGame):
         return State(jnp.asarray(cells.reshape(-1)), jnp.int32(0), jnp.zeros((), bool))
 
     def turn(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         return state.mover
 
     def over(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         return state.over
 
     def scores(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         margin = self.margin(state)
         return winner_scores(jnp.where(margin > 0, 0, jnp.where(margin < 0, 1, -1)))
 
@@ -136,11 +136,11 @@ class Othello(BoardGame):
         return jnp.sum(state.cells == 0) - jnp.sum(state.cells == 1)
 
     def legal(self, state):
-        """See `Rules`."""
+        """See `GameRules`."""
         return self._moves(state.cells, state.mover)
 
     def apply(self, key, state, action):
-        """See `Rules`."""
+        """See `GameRules`."""
         del key
         mine = state.mover
         place = jnp.arange(self.cells) == action
@@ -150,7 +150,7 @@ class Othello(BoardGame):
         return State(cells, jnp.where(reply, 1 - mine, mine).astype(jnp.int32), ~reply & ~again)
 
     def answer(self, action):
-        """See `Rules`."""
+        """See `GameRules`."""
         return f"[{int(action) // self.size}{int(action) % self.size}]"
 
     def phrase(self, style, option):

@@ -34,7 +34,7 @@ class SimpleTak(PlacingGame):
         self.space = Discrete(self.plies)
 
     def apply(self, key, state, action):
-        """See `Rules`."""
+        """See `GameRules`."""
         del key
         mine = self.turn(state)
         cells = replace_at(state.cells, action, mine)
@@ -43,7 +43,7 @@ class SimpleTak(PlacingGame):
         return Stones(cells, state.placed + 1, jnp.where(won, mine, -1).astype(jnp.int32))
 
     def answer(self, action):
-        """See `Rules`."""
+        """See `GameRules`."""
         return f"[{int(action):02d}]"
 
     def phrase(self, style, option):

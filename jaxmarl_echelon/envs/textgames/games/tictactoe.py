@@ -37,7 +37,7 @@ class TicTacToe(PlacingGame):
         super().__init__(3, 3)
 
     def apply(self, key, state, action):
-        """See `Rules`."""
+        """See `GameRules`."""
         del key
         mine = self.turn(state)
         cells = replace_at(state.cells, action, mine)
@@ -45,7 +45,7 @@ class TicTacToe(PlacingGame):
         return Stones(cells, state.placed + 1, jnp.where(won, mine, -1).astype(jnp.int32))
 
     def answer(self, action):
-        """See `Rules`."""
+        """See `GameRules`."""
         return f"[{int(action)}]"
 
 
