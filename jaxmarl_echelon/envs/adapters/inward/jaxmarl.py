@@ -22,7 +22,7 @@ from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, TimeStep
 from jaxmarl_echelon.envs.results import Result
 from jaxmarl_echelon.envs.spaces import Box, Discrete
 
-CRITICS = ("observation", "world")
+CRITICS = ("own", "state")
 ALL = "__all__"
 Agent = Any  # a name, or in some environments a number
 
@@ -39,8 +39,8 @@ class JaxMARL(Environment):
       groups: the agents of each role, as JaxMARL calls them.
     """
 
-    def __init__(self, name: str, env: Any, ends: Ends, critic: str = "observation"):
-        self._env, self._ends, self._central = env, ends, critic == "world"
+    def __init__(self, name: str, env: Any, ends: Ends, critic: str = "own"):
+        self._env, self._ends, self._central = env, ends, critic == "state"
         obs, state = jax.eval_shape(env.reset, jax.random.key(0))
         self.groups = _group_agents(env, obs)
         self._masks = _find_masks(env, state)
@@ -158,7 +158,7 @@ def make(
     name: str,
     scenario: str | None = None,
     layout: str | None = None,
-    critic: str = "observation",
+    critic: str = "own",
     options: Mapping[str, object] | None = None,
 ) -> JaxMARL:
     """Builds a JaxMARL environment.
@@ -167,7 +167,7 @@ def make(
       name: JaxMARL's name, e.g. "MPE_simple_spread_v3".
       scenario: of SMAX, e.g. "3m"; None for that of JaxMARL.
       layout: of the kitchen in Overcooked, e.g. "cramped_room"; None for that of JaxMARL.
-      critic: what critics see: "observation", that of their agent; "world", the state of the world where
+      critic: what critics observe: "own", as actors; "state", the state of the world where
         JaxMARL has it, else all observations, and which agent it is.
       options: further arguments of JaxMARL's constructor, e.g. `max_steps`.
 

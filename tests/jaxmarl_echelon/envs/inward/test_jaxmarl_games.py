@@ -31,11 +31,11 @@ def played(env, steps=STEPS):
 
 
 def spread():
-    return made("MPE_simple_spread_v3", critic="world")
+    return made("MPE_simple_spread_v3", critic="state")
 
 
 def battle(scenario="3m"):
-    return made("HeuristicEnemySMAX", scenario=scenario, critic="world")
+    return made("HeuristicEnemySMAX", scenario=scenario, critic="state")
 
 
 @pytest.mark.parametrize("env", [spread, battle], ids=["MPE_simple_spread_v3", "HeuristicEnemySMAX"])
@@ -169,7 +169,7 @@ def test_roles_are_agents_of_a_class_with_equal_spaces(name, roles):
             "env.name=MPE_simple_spred_v3: unknown to JaxMARL; did you mean",
         ),
         ({"scenario": "3k"}, "env.scenario=3k: must be 3m, 2s3z"),
-        ({"critic": "all"}, "env.critic=all: must be observation or world"),
+        ({"critic": "all"}, "env.critic=all: must be own or state"),
         ({"options": {"hats": 1}}, "env.options=.'hats': 1.: JaxMARL cannot make HeuristicEnemySMAX: .*hats"),
         ({"name": "overcooked", "layout": "hall"}, "env.layout=hall: must be cramped_room"),
     ],
