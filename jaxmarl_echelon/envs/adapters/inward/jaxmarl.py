@@ -1,5 +1,7 @@
 """Adapter from JaxMARL environments (Rutherford et al. 2024; version 0.2) to `jaxmarl_echelon.envs.base`."""
 
+import contextlib
+import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -95,7 +97,9 @@ class JaxMARL(Environment):
         }
         obs, after, rewards, dones, _ = self._env.step_env(key, state, given)
         after = restore_types(after, state)
-        dones = {agent: cast_array(done, bool) for agent, done in dones.items()}
+        # Some environments only tell when the whole episode is done.
+        every = (*given, ALL)
+        dones = {agent: cast_array(dones.get(agent, dones[ALL]), bool) for agent in every}
         return after, self._show(obs, after, rewards, dones, self._ends.ended(self._env, after, dones))
 
     def _show(self, obs, state: PyTree, rewards, dones, ended) -> TimeStep:
@@ -174,8 +178,9 @@ def make(
     Raises:
       ValueError: one line, for an invalid setting.
     """
-    # Imported here because it takes seconds and most runs do not need it.
-    import jaxmarl
+    # Imported here because it takes seconds and most runs do not need it. It prints what it lacks.
+    with contextlib.redirect_stdout(io.StringIO()):
+        import jaxmarl
 
     require_known_name("JaxMARL", name, [known for known in jaxmarl.registered_envs if has_ends(known)])
     settings.read_choice("critic", critic, CRITICS)

@@ -86,12 +86,14 @@ def _smax_outcome(env, state: PyTree, over: jax.Array) -> jax.Array:
     return jnp.where(over, decided, -1).astype(jnp.int32)
 
 
-SMAX = Ends(
-    lambda env: env.max_steps, _smax_ended, _smax_outcome, ("won", "lost", "draw", "time_limit"), late=True
-)
+def _late_clock(env) -> int:
+    # Their clock is read before it advances: episodes are one step longer than the setting says.
+    return env.max_steps + 1
+
+
+SMAX = Ends(_late_clock, _smax_ended, _smax_outcome, ("won", "lost", "draw", "time_limit"), late=True)
 FAMILIES = {
-    # Its clock is read before it advances: episodes are one step longer than the setting says.
-    "MPE_": Ends(lambda env: env.max_steps + 1, _never),
+    "MPE_": Ends(_late_clock, _never),
     "SMAX": SMAX,
     "HeuristicEnemySMAX": SMAX,
     "switch_riddle": Ends(lambda env: env.max_steps, _always),

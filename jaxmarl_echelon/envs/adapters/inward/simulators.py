@@ -65,7 +65,8 @@ class Simulator(Environment):
             name=name,
             version=1,
             roles=(Role(PLAYER, 1, unbounded_box(shown.shape), actions, critic_observation=critic),),
-            decision_period=float(np.asarray(env.dt)) * action_repeat,
+            # brax's `fast` has no physics, and no `dt`.
+            decision_period=float(np.asarray(getattr(env, "dt", 0.0))) * action_repeat,
             episode_limit=-(-episode_length // action_repeat),
             results=tuple(Result(f"metrics/{metric}", reduce="mean") for metric in self._metrics),
         )

@@ -31,7 +31,7 @@ def games(name, number):
             lambda key: play_at_random(key, env, env.spec.episode_limit, env.default_params())[1]
         )(keys)
     )
-    states, times, actions, _ = play(keys)
+    states, _, times, actions, _ = play(keys)
     return states, jax.device_get(times), actions
 
 
@@ -107,7 +107,7 @@ def test_observations_keep_their_shape():
 
 def test_a_game_can_be_a_draw_by_its_moves():
     env = inward.make("tic_tac_toe", moves=4)
-    _, (_, time, _, _) = play_at_random(jax.random.key(0), env, 4, env.default_params())
+    _, (_, _, time, _, _) = play_at_random(jax.random.key(0), env, 4, env.default_params())
     assert time.over[3] and not time.over[:3].any()
     assert env.spec.outcomes[int(time.info["outcome"][3])] == "draw"
 
@@ -117,7 +117,7 @@ def test_a_game_can_be_a_draw_by_its_moves():
     [
         ({"name": "conect_four"}, "env.name=conect_four: unknown to PGX; did you mean connect_four"),
         ({"name": "tic_tac_toe", "moves": 10}, "env.moves=10: must be"),
-        ({"name": "tic_tac_toe", "opponent": "best"}, "env.opponent=best: must be random"),
+        ({"name": "tic_tac_toe", "opponent": "best"}, "env.opponent=best: unknown; allowed: random"),
     ],
 )
 def test_wrong_settings_say_what_is_allowed(arguments, message):
