@@ -31,18 +31,14 @@ def cast_array(x: Any, dtype: Any) -> jax.Array:
     return lax.convert_element_type(jnp.asarray(x), dtype)
 
 
-def strengthen_types(state: PyTree) -> PyTree:
-    """Converts all leaves of a state from a reset to strongly typed arrays; keys stay as they are."""
-    return jax.tree.map(lambda x: x if _is_key(x) else cast_array(x, jnp.result_type(x)), state)
-
-
 def restore_types(after: PyTree, before: PyTree) -> PyTree:
     """Converts the leaves of a state from a step to the dtypes of the state before it."""
-    return jax.tree.map(lambda new, old: new if _is_key(old) else cast_array(new, old.dtype), after, before)
 
+    def one(new, old):
+        keys = jnp.issubdtype(old.dtype, jax.dtypes.extended)
+        return new if keys else cast_array(new, old.dtype)
 
-def _is_key(x: Any) -> bool:
-    return jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key)
+    return jax.tree.map(one, after, before)
 
 
 def convert_action_space(space: Any) -> Space:

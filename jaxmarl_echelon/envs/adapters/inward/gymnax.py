@@ -14,11 +14,11 @@ from jaxmarl_echelon.envs.adapters.inward.conversions import (
     require_known_name,
     restore_types,
     show_one_agent,
-    strengthen_types,
     unbounded_box,
 )
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, TimeStep
 from jaxmarl_echelon.envs.spaces import Box
+from jaxmarl_echelon.envs.trees import strip_weak_types
 
 
 class Gymnax(Environment):
@@ -59,7 +59,7 @@ class Gymnax(Environment):
     def reset(self, key: jax.Array, params: dict[str, PyTree]) -> tuple[PyTree, TimeStep]:
         """Starts an episode."""
         obs, state = self._env.reset_env(key, params["gymnax"])
-        return strengthen_types(state), self._show(obs, 0.0, False, False)
+        return strip_weak_types(state), self._show(obs, 0.0, False, False)
 
     def step(
         self, key: jax.Array, state: PyTree, actions: dict[str, jax.Array], params: dict[str, PyTree]

@@ -16,13 +16,13 @@ from jaxmarl_echelon.envs.adapters.inward.conversions import (
     convert_action_space,
     require_known_name,
     restore_types,
-    strengthen_types,
     unbounded_box,
 )
 from jaxmarl_echelon.envs.adapters.inward.jaxmarl_ends import Ends, find_ends, has_ends
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, TimeStep
 from jaxmarl_echelon.envs.results import Result
 from jaxmarl_echelon.envs.spaces import Box, Discrete
+from jaxmarl_echelon.envs.trees import strip_weak_types
 
 CRITICS = ("own", "state")
 ALL = "__all__"
@@ -82,7 +82,7 @@ class JaxMARL(Environment):
         obs, state = self._env.reset(key)
         agents = (*(agent for group in self.groups.values() for agent in group), ALL)
         running = {agent: jnp.zeros((), bool) for agent in agents}
-        state = strengthen_types(state)
+        state = strip_weak_types(state)
         return state, self._show(obs, state, {agent: 0.0 for agent in agents}, running, running)
 
     def step(

@@ -14,12 +14,12 @@ from jaxmarl_echelon.envs.adapters.inward.conversions import (
     cast_array,
     require_known_name,
     restore_types,
-    strengthen_types,
     unbounded_box,
 )
 from jaxmarl_echelon.envs.spaces import Box, Discrete
 from jaxmarl_echelon.envs.textgames.env import TextGame
 from jaxmarl_echelon.envs.textgames.rules import GameRules
+from jaxmarl_echelon.envs.trees import strip_weak_types
 
 
 class Facts(NamedTuple):
@@ -92,7 +92,7 @@ class PgxRules(GameRules):
 
     def init(self, key: jax.Array) -> PgxState:
         """Returns the state before the first decision."""
-        own = strengthen_types(self._env.init(key))
+        own = strip_weak_types(self._env.init(key))
         first = cast_array(own.current_player, jnp.int32)
         return PgxState(own, first, jnp.zeros(self.seats), jnp.int32(0))
 

@@ -15,12 +15,12 @@ from jaxmarl_echelon.envs.adapters.inward.conversions import (
     cast_array,
     restore_types,
     show_one_agent,
-    strengthen_types,
     unbounded_box,
 )
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, TimeStep
 from jaxmarl_echelon.envs.results import Result
 from jaxmarl_echelon.envs.spaces import Box
+from jaxmarl_echelon.envs.trees import strip_weak_types
 
 SHOWN, PRIVILEGED = "state", "privileged_state"
 
@@ -78,7 +78,7 @@ class Simulator(Environment):
     def reset(self, key: jax.Array, params: PyTree) -> tuple[SimulatorState, TimeStep]:
         """Starts an episode."""
         del params
-        own = strengthen_types(self._env.reset(key))
+        own = strip_weak_types(self._env.reset(key))
         return SimulatorState(own, jnp.int32(0)), self._show(own, 0.0, False, False)
 
     def step(
