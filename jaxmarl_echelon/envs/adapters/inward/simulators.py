@@ -96,7 +96,9 @@ class Simulator(Environment):
     def _step_once(self, own: PyTree, action: jax.Array) -> tuple[PyTree, jax.Array]:
         """Steps the simulator unless the episode has ended within the decision; also returns the reward."""
         ended = cast_array(own.done, bool)
-        after = restore_types(self._env.step(own, action), own)
+        # A copy of the containers, because brax's environments change the dictionaries of their input.
+        copied = jax.tree.map(lambda x: x, own)
+        after = restore_types(self._env.step(copied, action), own)
         after = jax.tree.map(lambda new, old: jnp.where(ended, old, new), after, own)
         return after, jnp.where(ended, 0.0, cast_array(after.reward, jnp.float32))
 

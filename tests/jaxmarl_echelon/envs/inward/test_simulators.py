@@ -38,6 +38,7 @@ class Fall:
         return self.state(jax.random.uniform(rng, minval=3.0, maxval=9.0))
 
     def step(self, state, action):
+        state.metrics.update(height=0.0)  # as brax does to its input
         return self.state(state.height - 1.0 + 0.0 * action[0])
 
     def state(self, height):
