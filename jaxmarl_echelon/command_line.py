@@ -28,6 +28,7 @@ from omegaconf.errors import OmegaConfBaseException
 from algos.compiler import provide_collective_threads
 from jaxmarl_echelon.config_sources import Sources, config_directory
 from jaxmarl_echelon.terminal import lossy_output
+from jaxmarl_echelon.unknown_options import unknown_option_message
 
 # Traces create millions of long-lived objects. At the default thresholds Python would scan them for cycles
 # again and again.
@@ -312,7 +313,7 @@ def _check_override(override: str, sources: Sources) -> None:
     if key == SEARCHED:
         raise UsageError(f"{override}: use --config-dir for the folder")
     if key in config_groups() and value not in (allowed := sources.options(key)):
-        raise UsageError(f"{key}={value}: unknown {key}; allowed: {', '.join(allowed)}")
+        raise UsageError(unknown_option_message(key, value, allowed))
 
 
 def split_resume(arguments: Sequence[str]) -> tuple[str | None, str | None, list[str]]:

@@ -10,9 +10,15 @@ from omegaconf import DictConfig, OmegaConf
 
 # Modules to the optional packages they need; extras are named after their packages.
 NEEDED = {
-    "jaxmarl_echelon.envs.adapters.gymnax": "gymnax",
+    "jaxmarl_echelon.envs.adapters.inward.brax": "brax",
+    "jaxmarl_echelon.envs.adapters.inward.gymnax": "gymnax",
+    "jaxmarl_echelon.envs.adapters.inward.jaxmarl": "jaxmarl",
+    "jaxmarl_echelon.envs.adapters.inward.pgx": "pgx",
+    "jaxmarl_echelon.envs.adapters.inward.playground": "playground",
     "jaxmarl_echelon.tracking.wandb_sink": "wandb",
 }
+# Modules of packages that are called otherwise.
+MODULES = {"playground": "mujoco_playground"}
 
 # Hydra's plugins: override, module and required package. `slurm` is defined in `conf/hydra`.
 PLUGINS = (
@@ -37,7 +43,7 @@ def require_packages(config: DictConfig, choices: Mapping[str, str], groups: tup
     for group in groups or plain:
         for target in _targets(plain[group]):
             package = NEEDED.get(target.rpartition(".")[0])
-            if package is not None and find_spec(package) is None:
+            if package is not None and find_spec(MODULES.get(package, package)) is None:
                 install = f"install it with pip install 'jaxmarl_echelon[{package}]'"
                 raise ValueError(f"{group}={choices.get(group)}: needs the package {package}; {install}")
 

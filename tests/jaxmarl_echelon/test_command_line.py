@@ -86,7 +86,12 @@ PHASES = [
             ["algo=tqc", "continuous"],
             marks=pytest.mark.needs("gymnax"),
         ),
-        (["env=gymnax/CartPole-v2"], ["env=gymnax/CartPole-v2", "gymnax/CartPole-v1"]),
+        (["env=gymnax/CartPole-v2"], ["env=gymnax/CartPole-v2", "did you mean gymnax/CartPole-v1"]),
+        (["env=jaxmarl/MPE_spread"], ["env=jaxmarl/MPE_spread", "jaxmarl/MPE_simple_spread_v3"]),
+        (["env=snakes"], ["env=snakes", "f110, ", "playground/NAME, "]),
+        (["env=gymnasium/CartPole-v1"], ["steps on the host", "env=gymnax/CartPole-v1", "environments.md"]),
+        (["env=gymnasium/HalfCheetah-v5"], ["steps on the host", "env=brax/halfcheetah"]),
+        (["env=gymnasium/Taxi-v3"], ["steps on the host", "env=gymnax/NAME or env=brax/NAME"]),
         (
             [*PHASES, "curriculum.phases.3.mixture={foundation: 0.7, previous: 0.6}"],
             ["1_lock300", "foundation"],

@@ -15,6 +15,7 @@ from commands import write_environments
 
 import jaxmarl_echelon as je
 from jaxmarl_echelon import checkpoints, command_line, train
+from jaxmarl_echelon.optional_packages import MODULES
 from jaxmarl_echelon.training.acting.state import ControllerView
 from jaxmarl_echelon.training.config import build
 from jaxmarl_echelon.training.program.program import make_program
@@ -223,13 +224,21 @@ def test_roles_of_policies(mine):
 
 
 @pytest.mark.parametrize(
-    ("package", "override"), [("gymnax", "env=gymnax/CartPole-v1"), ("wandb", "tracking=wandb")]
+    ("package", "override"),
+    [
+        ("brax", "env=brax/ant"),
+        ("gymnax", "env=gymnax/CartPole-v1"),
+        ("jaxmarl", "env=jaxmarl/MPE_simple_spread_v3"),
+        ("pgx", "env=pgx/connect_four"),
+        ("playground", "env=playground/CartpoleBalance"),
+        ("wandb", "tracking=wandb"),
+    ],
 )
 def test_a_missing_package_is_one_line_and_writes_nothing(
     monkeypatch, capsys, tmp_path, mine, package, override
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setitem(sys.modules, MODULES.get(package, package), None)
     line = (
         f"{override}: needs the package {package}; install it with pip install 'jaxmarl_echelon[{package}]'"
     )

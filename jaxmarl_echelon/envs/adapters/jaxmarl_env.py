@@ -69,7 +69,9 @@ class SeatsMultiAgentEnv(MultiAgentEnv):
         return self.get_obs(state), state
 
     @partial(jax.jit, static_argnums=0)
-    def step_env(self, key: jax.Array, state: SeatsState, actions: dict[str, jax.Array]):
+    def step_env(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, key: jax.Array, state: SeatsState, actions: dict[str, jax.Array]
+    ):
         """Takes one decision; returns observations, state, rewards, dones and infos."""
         spec = self._env.spec
         given = {
@@ -91,7 +93,9 @@ class SeatsMultiAgentEnv(MultiAgentEnv):
         rewards = self._by_agent({name: view.reward[0] for name, view in views.items()})
         return self.get_obs(after), after, rewards, dones | {"__all__": every}, infos
 
-    def get_obs(self, state: SeatsState) -> dict[str, jax.Array]:
+    def get_obs(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, state: SeatsState
+    ) -> dict[str, jax.Array]:
         """Returns the observations by agent."""
         time = state.running.time
         return self._by_agent({role.name: time.obs[role.name] for role in self._roles})

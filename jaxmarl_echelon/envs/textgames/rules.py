@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from algos.masks import expand_mask
-from jaxmarl_echelon.envs.spaces import Discrete, MultiDiscrete
+from jaxmarl_echelon.envs.spaces import Box, Discrete, MultiDiscrete
 from jaxmarl_echelon.language.language import Answer
 from jaxmarl_echelon.language.prompts import Piece
 
@@ -38,6 +38,11 @@ class GameRules:
     plies: int
     hidden: bool = False
     stakes: float = 0.0
+
+    @property
+    def observation(self) -> Box:
+        """Space of a seat's observation: by default `features` numbers in [0, 1]."""
+        return Box((self.features,), 0.0, 1.0)
 
     def init(self, key: jax.Array) -> State:
         """Returns the state before the first decision."""

@@ -39,7 +39,7 @@ def make_face(rules: GameRules, face: str, **wording: Any) -> GameFace:
     """Returns one of `FACES`: the numbers of `GameRules.observe`, or prompts, with settings `wording`."""
     if settings.read_choice("face", face, FACES) == TEXT:
         return make_text_face(rules, **wording)
-    return GameFace(rules.observe, Box((rules.features,), 0.0, 1.0))
+    return GameFace(rules.observe, rules.observation)
 
 
 def make_text_face(

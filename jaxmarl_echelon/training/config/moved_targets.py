@@ -50,6 +50,7 @@ MODULES = {
     "jaxmarl_echelon.curricula.missions": "jaxmarl_echelon.curricula.missions.curriculum",
     "jaxmarl_echelon.curricula.significance": "jaxmarl_echelon.curricula.missions.significance",
     "jaxmarl_echelon.curricula.tickets": "jaxmarl_echelon.curricula.episode_queue",
+    "jaxmarl_echelon.envs.adapters.gymnax": "jaxmarl_echelon.envs.adapters.inward.gymnax",
     "jaxmarl_echelon.envs.checks": "jaxmarl_echelon.envs.check_env",
     "jaxmarl_echelon.envs.checks_of_play": "jaxmarl_echelon.envs.check_rollout",
     "jaxmarl_echelon.envs.drive.motion": "jaxmarl_echelon.envs.drive.traffic.motion",

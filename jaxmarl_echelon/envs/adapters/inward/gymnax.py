@@ -1,19 +1,24 @@
 """Adapter from gymnax environments (Lange 2022; version 1.0) to `jaxmarl_echelon.envs.base`."""
 
 import dataclasses
-import difflib
 from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from algos.types import PyTree
+from jaxmarl_echelon.envs.adapters.inward.conversions import (
+    PLAYER,
+    convert_action_space,
+    require_known_name,
+    restore_types,
+    show_one_agent,
+    unbounded_box,
+)
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, TimeStep
-from jaxmarl_echelon.envs.spaces import Box, Discrete
-
-ROLE = "player"
+from jaxmarl_echelon.envs.spaces import Box
+from jaxmarl_echelon.envs.trees import strip_weak_types
 
 
 class Gymnax(Environment):
@@ -36,7 +41,12 @@ class Gymnax(Environment):
             name=name,
             version=1,
             roles=(
-                Role(ROLE, 1, _observation_space(shown, observe), _action_space(env.action_space(params))),
+                Role(
+                    PLAYER,
+                    1,
+                    _observation_space(shown, observe),
+                    convert_action_space(env.action_space(params)),
+                ),
             ),
             decision_period=0.0,
             episode_limit=int(params.max_steps_in_episode),
@@ -49,36 +59,22 @@ class Gymnax(Environment):
     def reset(self, key: jax.Array, params: dict[str, PyTree]) -> tuple[PyTree, TimeStep]:
         """Starts an episode."""
         obs, state = self._env.reset_env(key, params["gymnax"])
-        state = jax.tree.map(lambda x: _cast(x, jnp.result_type(x)), state)
-        no = jnp.zeros((), bool)
-        return state, self._show(obs, jnp.float32(0.0), no, no)
+        return strip_weak_types(state), self._show(obs, 0.0, False, False)
 
     def step(
         self, key: jax.Array, state: PyTree, actions: dict[str, jax.Array], params: dict[str, PyTree]
     ) -> tuple[PyTree, TimeStep]:
         """Advances one decision."""
         own = params["gymnax"]
-        obs, after, reward, terminated, _ = self._env.step_env(key, state, actions[ROLE][0], own)
-        after = jax.tree.map(lambda new, old: _cast(new, old.dtype), after, state)
-        truncated = self._env.is_truncated(after, own) & ~terminated
-        return after, self._show(obs, reward, terminated, truncated)
+        obs, after, reward, terminated, _ = self._env.step_env(key, state, actions[PLAYER][0], own)
+        after = restore_types(after, state)
+        return after, self._show(obs, reward, terminated, self._env.is_truncated(after, own))
 
     def _show(self, obs, reward, terminated, truncated) -> TimeStep:
         obs = jnp.asarray(obs) if self._options is None else jax.nn.one_hot(obs, self._options)
         if self._observe is not None:
             obs = obs[np.array(self._observe)]
-        terminated, truncated = _cast(terminated, bool), _cast(truncated, bool)
-        over = terminated | truncated
-        return TimeStep(
-            obs={ROLE: _cast(obs, jnp.float32)[None]},
-            reward={ROLE: _cast(reward, jnp.float32)[None]},
-            terminated={ROLE: terminated[None]},
-            truncated={ROLE: truncated[None]},
-            alive={ROLE: ~over[None]},
-            action_mask={},
-            over=over,
-            info={},
-        )
+        return show_one_agent(obs, reward, terminated, truncated)
 
 
 def make(
@@ -102,11 +98,7 @@ def make(
     # Imported here because it takes over a second and most runs do not need it.
     import gymnax
 
-    known = gymnax.registered_envs
-    if name not in known:
-        close = difflib.get_close_matches(str(name), known, 3, 0.5)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"allowed: {', '.join(known)}"
-        raise ValueError(f"env.name={name}: unknown to gymnax; {hint}")
+    require_known_name("gymnax", name, gymnax.registered_envs)
     try:
         env, defaults = gymnax.make(name, **(options or {}))
     except (TypeError, ValueError, AssertionError, OSError) as error:
@@ -159,17 +151,4 @@ def _read_observe(space, observe: Sequence[int] | None) -> tuple[int, ...] | Non
 def _observation_space(space, observe: tuple[int, ...] | None) -> Box:
     if hasattr(space, "n"):
         return Box((int(space.n),), 0.0, 1.0)
-    # Unbounded, because some of gymnax's bounds are violated and others depend on the parameters.
-    return Box(space.shape if observe is None else (len(observe),), -np.inf, np.inf)
-
-
-def _action_space(space) -> Box | Discrete:
-    if hasattr(space, "n"):
-        return Discrete(int(space.n))
-    low, high = (np.broadcast_to(np.asarray(bound), space.shape) for bound in (space.low, space.high))
-    return Box(space.shape, low, high)
-
-
-def _cast(x, dtype) -> jax.Array:
-    """Converts to a strongly typed array; gymnax's mix of Python scalars and arrays would cause retraces."""
-    return lax.convert_element_type(jnp.asarray(x), dtype)
+    return unbounded_box(space.shape if observe is None else (len(observe),))

@@ -13,7 +13,8 @@ from evaluation_starts import check_starts_differ
 
 from jaxmarl_echelon import command_line
 from jaxmarl_echelon.envs import episodes
-from jaxmarl_echelon.envs.adapters.gymnax import ROLE, make
+from jaxmarl_echelon.envs.adapters.inward.conversions import PLAYER as ROLE
+from jaxmarl_echelon.envs.adapters.inward.gymnax import make
 from jaxmarl_echelon.envs.check_env import check_env, random_actions
 from jaxmarl_echelon.envs.spaces import Box, Discrete
 
@@ -247,6 +248,6 @@ def test_a_run_can_be_composed():
 
 
 def test_gymnax_is_imported_only_when_asked_for():
-    command = "import sys, jaxmarl_echelon.envs.adapters.gymnax; print('gymnax' in sys.modules)"
+    command = "import sys, jaxmarl_echelon.envs.adapters.inward.gymnax; print('gymnax' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

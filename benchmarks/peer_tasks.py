@@ -1,0 +1,210 @@
+"""JaxMARL's own tasks: our PPO at JaxMARL's published settings, and JaxMARL's scripts, in turns.
+
+    python benchmarks/peer_tasks.py [spread 3m 3m_mappo 2s3z 2s3z_mappo] [--seeds 5] [--steps N] [--turns 1]
+        [--peer-python PATH --peer-scripts FOLDER] [--write FILE]
+
+Ours are the tuning files of `conf/tuning/jaxmarl`, seeds as one vmapped program. FOLDER is `baselines` of a
+checkout of JaxMARL 0.2; PATH a Python with jaxmarl, its extra `algs`, and jax. The scripts report to wandb
+only, so they import a module of that name that writes down what they log; nothing else of them is changed.
+Returns are sums over agents, win rates shares of battles, both of the sampled policy over the last tenth of
+the updates. Steps per second exclude compilation, which is taken as the time to the end of the first update
+where a script has no other sign of it. Settings: baselines/IPPO/config/ippo_ff_mpe.yaml, ippo_rnn_smax.yaml,
+baselines/MAPPO/config/mappo_homogenous_rnn_smax.yaml.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from algos.optim.small_batches import lower_for_options
+from jaxmarl_echelon import command_line
+from jaxmarl_echelon.training.config import build
+from jaxmarl_echelon.training.program.program import make_program, make_train_function
+
+# Stands in for wandb in JaxMARL's processes: one line of JSON per call, with the time.
+RECORDER = """
+import json, os, time
+_file = open(os.environ["PEER_LOG"], "a")
+def init(*args, **kwargs): return None
+def log(metrics, *args, **kwargs):
+    numbers = {name: float(x) for name, x in metrics.items() if getattr(x, "size", 1) == 1}
+    _file.write(json.dumps({"time": time.time(), **numbers}) + chr(10)); _file.flush()
+"""
+
+
+class Task(NamedTuple):
+    """One task of JaxMARL.
+
+    Attributes:
+      ours: overrides of our command line.
+      script: JaxMARL's, in `baselines`.
+      theirs: its overrides.
+      vmapped: whether it trains its seeds as one program, else one after another.
+      measure: our metric, and theirs in what they log.
+      agents: factor of our metric; theirs is summed over agents.
+    """
+
+    ours: tuple[str, ...]
+    script: str
+    theirs: tuple[str, ...] = ()
+    vmapped: bool = False
+    measure: tuple[str, str] = ("train/success_rate", "win_rate")
+    agents: int = 1
+
+
+def battle(scenario: str, central: bool) -> Task:
+    """Returns a battle of SMAX, with decentralised or centralised critics (IPPO, MAPPO)."""
+    name = "MAPPO/mappo_rnn_smax.py" if central else "IPPO/ippo_rnn_smax.py"
+    ours = ("env=jaxmarl/HeuristicEnemySMAX", "algo=ppo_rnn", f"env.scenario={scenario}")
+    return Task(
+        (
+            *ours,
+            f"env.critic={'state' if central else 'own'}",
+            f"algo.shared={'false' if central else 'true'}",
+        ),
+        name,
+        (f"MAP_NAME={scenario}", "WANDB_MODE=disabled"),
+    )
+
+
+TASKS = {
+    "spread": Task(
+        ("env=jaxmarl/MPE_simple_spread_v3", "algo=ppo"),
+        "IPPO/ippo_ff_mpe.py",
+        vmapped=True,
+        measure=("train/return", "returned_episode_returns"),
+        agents=3,
+    ),
+    "3m": battle("3m", central=False),
+    "3m_mappo": battle("3m", central=True),
+    "2s3z": battle("2s3z", central=False),
+    "2s3z_mappo": battle("2s3z", central=True),
+}
+
+
+class Measured(NamedTuple):
+    """Results of one side: by seed, and of all seeds together."""
+
+    scores: list[float]
+    steps_per_second: float
+    compile_seconds: float
+
+
+def measure_ours(task: Task, seeds: int, steps: int) -> Measured:
+    """Trains all seeds as one program."""
+    typed = [*task.ours, f"total_env_steps={steps}", "tracking=quiet"]
+    config, _ = command_line.compose_config(command_line.normalize_overrides(typed))
+    run = build.build_run_config(config)
+    train, options = make_train_function(run), make_program(run).compiler_options
+
+    def one(key):
+        return train(key)[1].metrics[task.measure[0]]
+
+    keys = jax.random.split(jax.random.key(0), seeds)
+    begin = time.perf_counter()
+    compiled = lower_for_options(jax.jit(jax.vmap(one)), keys).compile(compiler_options=options)
+    middle = time.perf_counter()
+    values = np.asarray(compiled(keys))
+    seconds = time.perf_counter() - middle
+    taken = values.shape[1] * run.num_envs * run.algo.horizon * seeds
+    return Measured((task.agents * last_tenth(values)).tolist(), taken / seconds, middle - begin)
+
+
+def last_tenth(values: np.ndarray) -> np.ndarray:
+    """Returns each seed's mean over the last tenth of its updates, `[S, updates]` to `[S]`."""
+    return np.nanmean(values[:, -max(1, values.shape[1] // 10) :], axis=1)
+
+
+def measure_theirs(task: Task, python: str, scripts: Path, seeds: int, steps: int) -> Measured:
+    """Runs JaxMARL's script, for all seeds at once or for one after another."""
+    typed = [*task.theirs, f"TOTAL_TIMESTEPS={steps}"]
+    if task.vmapped:
+        runs = [run_script(python, scripts / task.script, [*typed, f"NUM_SEEDS={seeds}"])]
+    else:
+        runs = [run_script(python, scripts / task.script, [*typed, f"SEED={seed}"]) for seed in range(seeds)]
+    together = seeds if task.vmapped else 1
+    scores, rates, compiled = [], [], []
+    for begin, rows in runs:
+        # Vmapped callbacks report one seed after another, update by update.
+        values = np.array([row[task.measure[1]] for row in rows]).reshape(-1, together).T
+        times = [row["time"] for row in rows][::together]
+        scores += last_tenth(values).tolist()
+        rates.append(steps * together * (1 - 1 / len(times)) / (times[-1] - times[0]))
+        compiled.append(times[0] - begin)
+    return Measured(scores, statistics.fmean(rates), statistics.fmean(compiled))
+
+
+def run_script(python: str, script: Path, overrides: list[str]) -> tuple[float, list[dict]]:
+    """Runs a script of JaxMARL; returns the time of its start and what it logged, a row per call.
+
+    Raises:
+      SystemExit: with the last line of its error, if it fails.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "wandb.py").write_text(RECORDER)
+        log = Path(folder) / "log.jsonl"
+        places = [folder, os.environ.get("PEER_PYTHONPATH", "")]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, places)), "PEER_LOG": str(log)}
+        begin = time.time()
+        done = subprocess.run(
+            [python, str(script.resolve()), *overrides],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            raise SystemExit(f"{script}: {(done.stderr.strip() or 'failed').splitlines()[-1]}")
+        return begin, [json.loads(line) for line in log.read_text().splitlines()]
+
+
+def describe(scores: list[float]) -> str:
+    """Formats the mean and the range of the seeds' scores."""
+    return f"{statistics.fmean(scores):.3g} ({min(scores):.3g} to {max(scores):.3g})"
+
+
+def main() -> None:
+    """Measures the chosen tasks and prints a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", default=[], metavar="NAME", help=f"of {', '.join(TASKS)}")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=10_000_000, help="decisions per seed, over environments")
+    parser.add_argument("--turns", type=int, default=1, help="measurements of each side, alternating")
+    parser.add_argument("--peer-python")
+    parser.add_argument("--peer-scripts", type=Path)
+    parser.add_argument("--write", type=Path, help="file for all measurements, as JSON")
+    given = parser.parse_args()
+    table = Table("task", "side", "score: mean (range) of seeds", "steps/s", "compile s")
+    rows = []
+    for name in given.names or TASKS:
+        task = TASKS[name]
+        for turn in range(given.turns):
+            measured = {"ours": measure_ours(task, given.seeds, given.steps)}
+            if given.peer_python:
+                measured["JaxMARL"] = measure_theirs(
+                    task, given.peer_python, given.peer_scripts, given.seeds, given.steps
+                )
+            for side, one in measured.items():
+                rows.append({"task": name, "side": side, "turn": turn, **one._asdict()})
+                print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+                rate, seconds = f"{one.steps_per_second:,.0f}", f"{one.compile_seconds:.0f}"
+                table.add_row(name, side, describe(one.scores), rate, seconds)
+    if given.write:
+        given.write.write_text(json.dumps(rows, indent=1))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

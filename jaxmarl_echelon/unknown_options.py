@@ -1,0 +1,45 @@
+"""Messages for options of configuration groups that do not exist."""
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+# Environments of this library step on the host; these folders of `conf/env` have ports of many of them.
+HOST_LIBRARY = "gymnasium/"
+PORTS = ("gymnax/", "brax/", "playground/")
+# Of folders with more options only the name is listed.
+LONG = 20
+
+
+def unknown_option_message(group: str, value: str, allowed: Sequence[str]) -> str:
+    """Formats the message for an unknown option: similar options, if any, and the allowed ones.
+
+    Args:
+      group: the configuration group.
+      value: the option as typed.
+      allowed: the known options; of folders with many, only the folder is named.
+    """
+    if group == "env" and value.startswith(HOST_LIBRARY):
+        return _host_library_message(value, allowed)
+    close = difflib.get_close_matches(value, allowed, 3, 0.6)
+    meant = f"did you mean {' or '.join(close)}? " if close else ""
+    folders = Counter(one.partition("/")[0] for one in allowed)
+    shown = (f"{folder}/NAME" if folders[folder := one.partition("/")[0]] > LONG else one for one in allowed)
+    return f"{group}={value}: unknown {group}; {meant}allowed: {', '.join(dict.fromkeys(shown))}"
+
+
+def _host_library_message(value: str, allowed: Sequence[str]) -> str:
+    """Formats the refusal of an environment that steps on the host, with the ports of similar names."""
+    ports = {_bare_name(one): one for one in allowed if one.startswith(PORTS)}
+    close = difflib.get_close_matches(_bare_name(value), list(ports), 2, 0.8)
+    meant = [ports[one] for one in close] or [f"{port}NAME" for port in PORTS]
+    return (
+        f"env={value}: steps on the host, which a compiled program cannot; use a port to JAX, "
+        f"env={' or env='.join(meant)}, or write the environment as in docs/environments.md"
+    )
+
+
+def _bare_name(option: str) -> str:
+    """Returns the name of an environment in lower case, without its folder and version."""
+    return re.sub(r"-v\d+$", "", option.partition("/")[2]).lower()
