@@ -18,7 +18,15 @@ from jax.typing import DTypeLike
 from algos.checks import require_choice, require_count, require_range, require_switches
 from algos.off_policy.replay.hindsight import STRATEGIES, EpisodeEnds, extend_ends, init_ends, make_relabel
 from algos.off_policy.replay.priorities import Priorities, SamplingRule, make_prioritized, make_uniform
-from algos.off_policy.replay.rings import Ring, init_ring, make_windows, read_samples, store_step
+from algos.off_policy.replay.rings import (
+    PLAIN_ROWS,
+    Ring,
+    RowLayout,
+    init_ring,
+    make_windows,
+    read_samples,
+    store_step,
+)
 from algos.off_policy.replay.successes import (
     Successes,
     init_successes,
@@ -172,12 +180,13 @@ def make_replay(
     goal: Goal | None = None,
     between: bool = False,
     observation_dtype: DTypeLike = jnp.float32,
+    layout: RowLayout = PLAIN_ROWS,
 ) -> Replay:
     """Builds a replay.
 
     Args:
       config: the settings.
-      rows: N = E * A parallel agents.
+      rows: N = E * A parallel agents, or teams of agents.
       observation_size: F.
       action_size: D.
       batch_size: B.
@@ -185,6 +194,7 @@ def make_replay(
       goal: access to goals in observations, for hindsight.
       between: whether samples of several decisions include their intermediate states.
       observation_dtype: dtype of the environment's observations; see `init_ring`.
+      layout: what else is stored with each step.
 
     Raises:
       ValueError: for a capacity too small for the batch, the rows or whole successful episodes, or hindsight
@@ -202,6 +212,7 @@ def make_replay(
         observation_size=observation_size,
         action_size=action_size,
         observation_dtype=observation_dtype,
+        layout=layout,
     )
     success = make_success_part(config, rows, empty, from_success, episode_limit, between)
 

@@ -371,7 +371,7 @@ def test_importance_weights_scale_the_critics_loss_and_errors_become_priorities(
 
     @jax.jit
     def judged(state, batch):
-        prediction = method.predict(state.params["critic"], batch.obs, batch.action)
+        prediction = method.predict(state.params["critic"], batch)
         return prediction, *method.critic_loss(prediction, method.target(state, key, batch))
 
     prediction, loss, td = numbers(judged(state, batch))
