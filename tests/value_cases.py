@@ -60,10 +60,14 @@ def act_in_game(agent, state):
 
 
 def numpy_values(params, obs):
-    """Outputs of a network with one relu layer."""
+    """Outputs of a network with one relu layer, normalised or not."""
     params = jax.tree.map(np.asarray, params)["params"]
-    layer, out = params["trunk"]["layer_0"], params["head"]["out"]
-    hidden = np.maximum(obs @ layer["kernel"] + layer["bias"], 0.0)
+    layer, norm, out = params["trunk"]["layer_0"], params["trunk"].get("norm_0"), params["head"]["out"]
+    hidden = obs @ layer["kernel"] + layer["bias"]
+    if norm is not None:
+        hidden = (hidden - hidden.mean(-1, keepdims=True)) / np.sqrt(hidden.var(-1, keepdims=True) + 1e-6)
+        hidden = hidden * norm["scale"] + norm["bias"]
+    hidden = np.maximum(hidden, 0.0)
     return hidden @ out["kernel"].T + out["bias"]
 
 

@@ -120,6 +120,8 @@ class ReplayLearner(OffPolicySettings):
         if self.teams and self.replay.hindsight_ratio:
             ratio = self.replay.hindsight_ratio
             raise ValueError(f"replay.hindsight_ratio={ratio}: must be 0 with algo={self.NAME}")
+        if not self.remembers and self.replay.sequence > 1:
+            raise ValueError(f"replay.sequence={self.replay.sequence}: must be 1 without a recurrent core")
         for key, plain in (("n_step", 1), ("hindsight_ratio", 0.0)):
             if late and (value := getattr(self.replay, key)) != plain:
                 raise ValueError(f"algo.replay.{key}={value}: must be {plain:g} with delayed rewards")
@@ -170,15 +172,15 @@ def make_replay_agent(
         own = flatten_features(actor_observation(obs), observation.shape)
         return normalize_observations(actor_observation(state.observations), own)
 
-    def act(state, key, obs, carry, _reset, mask):
+    def act(state, key, obs, carry, reset, mask):
         key_warmup, key_policy = jax.random.split(key)
-        explored = method.explore(state, key_policy, seen(state, obs), mask)
+        explored, carry = method.explore(state, key_policy, seen(state, obs), carry, reset, mask)
         uniform = method.warm_up(key_warmup, explored, mask)
         warmed_up = state.seen >= state.hyper["learning_starts"]
         return jnp.where(warmed_up, explored, uniform), carry, {}
 
-    def greedy(state, obs, carry, _reset, mask):
-        return method.greedy(state, seen(state, obs), mask), carry
+    def greedy(state, obs, carry, reset, mask):
+        return method.greedy(state, seen(state, obs), carry, reset, mask)
 
     def update(state, key, transition):
         state = store_decision(replay, state, method.rows(transition, observation))
@@ -186,7 +188,7 @@ def make_replay_agent(
 
     return Agent(
         init=lambda key: initial_off_policy_state(config, method, replay, key, observation),
-        initial_carry=lambda _batch_shape: (),
+        initial_carry=method.initial_carry,
         act=act,
         greedy=greedy,
         value=None,

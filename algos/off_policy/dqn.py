@@ -4,9 +4,9 @@ See docs/reference/trainer.md 10.6.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,8 @@ from algos.nets.action_values import (
     draw_legal,
     make_action_values,
 )
+from algos.nets.actor_critic import PolicyFunctions
+from algos.nets.cores import CoreConfig
 from algos.off_policy.agent import ReplayLearner
 from algos.off_policy.learning import (
     OffPolicyMethod,
@@ -40,6 +42,9 @@ class ActionValueSettings(ReplayLearner):
       layer_norm: normalisation of the hidden layers.
       dueling: a state's value and advantages as separate outputs.
       double: the online network chooses the actions of targets, which the target network values.
+      core: recurrent core between the hidden layers and the values; a mapping is accepted. With one, samples
+        are sequences of `replay.sequence` decisions, which are run from an empty memory (Hausknecht and
+        Stone 2015).
       target_period: gradient steps between updates of the target network; with `tau` 1 each is a copy.
       epsilon, epsilon_end: probability of a random legal action, initially and after `epsilon_transitions`.
       epsilon_transitions: transitions over which the probability falls linearly, the warm-up included.
@@ -59,11 +64,24 @@ class ActionValueSettings(ReplayLearner):
     layer_norm: bool = False
     dueling: bool = False
     double: bool = True
+    core: CoreConfig = field(default_factory=CoreConfig)
     target_period: int = 1
     epsilon: float = 1.0
     epsilon_end: float = 0.05
     epsilon_transitions: int = 10_000
     max_grad_norm: float | None = 10.0
+
+    def __post_init__(self):
+        if isinstance(self.core, Mapping):
+            object.__setattr__(self, "core", CoreConfig(**self.core))
+        super().__post_init__()
+        if self.remembers and self.replay.sequence == 1:
+            raise ValueError(f"replay.sequence=1: must be above 1 with core.kind={self.core.kind}")
+
+    @property
+    def remembers(self) -> bool:
+        """Whether there is a recurrent core."""
+        return self.core.kind != "none"
 
     def layout(self, action: ActionSpec, critic_shape: tuple[int, ...] | None, team: int) -> RowLayout:
         """Returns the layout with the legal actions of the next observation."""
@@ -127,43 +145,100 @@ def make_value_method(
         config.widths,
         make_layers(config, observation, config.layer_norm),
         observation.size if features is None else features,
+        config.core,
     )
 
     def init(key):
         key_network, key_mixer = jax.random.split(key)
         return {"critic": {"agent": network.init(key_network), "mixer": init_mixer(key_mixer)}}
 
-    def values(params: PyTree, obs, mask=None) -> ActionValues:
-        return network.apply(params["agent"], see(obs), mask)[0]
+    def decide(state, obs, carry, reset, mask) -> tuple[ActionValues, PyTree]:
+        carry, values, _ = network.step(state.params["critic"]["agent"], see(obs), carry, reset, mask)
+        return values, carry
 
-    def explore(state, key, obs, mask):
-        return values(state.params["critic"], obs, mask).explore(key, current_epsilon(state))
+    def explore(state, key, obs, carry, reset, mask):
+        values, carry = decide(state, obs, carry, reset, mask)
+        return values.explore(key, current_epsilon(state)), carry
+
+    def greedy(state, obs, carry, reset, mask):
+        values, carry = decide(state, obs, carry, reset, mask)
+        return values.mode(), carry
 
     def predict(params, batch: Sample):
-        chosen = values(params, batch.obs).of(batch.action)
-        return mix(params["mixer"], chosen, batch.obs, batch.context)[None, :, None]
+        values = value_actions(network, see, params["agent"], batch)
+        mixed = mix(params["mixer"], values.of(batch.action), batch.obs, batch.context)
+        return mixed[None, ..., None]
 
     def target(state, key, batch: Sample):
         del key
-        slow, mask = state.targets["critic"], batch.next_context.mask
-        following = values(slow, batch.next_obs, mask)
-        judge = values(state.params["critic"], batch.next_obs, mask) if config.double else following
-        best = mix(slow["mixer"], following.of(judge.mode()), batch.next_obs, batch.next_context)
-        return bellman_target(batch, best[:, None])[:, 0]
+        fast, slow = state.params["critic"], state.targets["critic"]
+        values = value_next_actions(network, see, slow["agent"], batch)
+        judge = value_next_actions(network, see, fast["agent"], batch) if config.double else values
+        best = mix(slow["mixer"], values.of(judge.mode()), batch.next_obs, batch.next_context)
+        found = bellman_target(batch, best[..., None])[..., 0]
+        return found if batch.inside is None else SequenceTarget(found, batch.inside)
 
     return OffPolicyMethod(
         init=init,
         hyper={},
         targets=("critic",),
         explore=explore,
-        greedy=lambda state, obs, mask: values(state.params["critic"], obs, mask).mode(),
+        greedy=greedy,
         target=target,
         predict=predict,
-        critic_loss=squared_loss,
+        critic_loss=sequence_loss if config.remembers else squared_loss,
         improve=follow_values,
         warm_up=lambda key, explored, mask: draw_legal(key, explored.shape[:-1], action.sizes, mask),
         acting=keep_agent,
+        initial_carry=network.initial_carry,
     )
+
+
+class SequenceTarget(NamedTuple):
+    """Targets `[B, L]` of sequences, of which the steps that are not inside are not learnt from."""
+
+    value: jax.Array
+    inside: jax.Array
+
+
+def value_actions(network: PolicyFunctions, see: Callable, params: PyTree, batch: Sample) -> ActionValues:
+    """Values of all actions in the observations that a batch acted on."""
+    if batch.inside is None:
+        return network.apply(params, see(batch.obs), None)[0]
+    return run_sequences(network, params, see(batch.obs))
+
+
+def value_next_actions(
+    network: PolicyFunctions, see: Callable, params: PyTree, batch: Sample
+) -> ActionValues:
+    """Values of all actions in the next observations of a batch, with the legal ones."""
+    mask = batch.next_context.mask
+    if batch.inside is None:
+        return network.apply(params, see(batch.next_obs), mask)[0]
+    every = jax.tree.map(lambda x, after: jnp.concatenate([x[:, :1], after], 1), batch.obs, batch.next_obs)
+    values = run_sequences(network, params, see(every))
+    return values.replace(values=values.values[:, 1:], mask=mask)
+
+
+def run_sequences(network: PolicyFunctions, params: PyTree, obs: PyTree) -> ActionValues:
+    """Values `[B, L, ...]` of observations `[B, L, ...]`, from an empty memory."""
+    steps = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), obs)
+    shape = jax.tree.leaves(steps)[0].shape[:-1]
+    carry = network.initial_carry(shape[1:])
+    values, _ = network.sequence(params, steps, carry, jnp.zeros(shape, bool), None)
+    return values.replace(values=jnp.moveaxis(values.values, 0, 1))
+
+
+def sequence_loss(prediction: jax.Array, target: SequenceTarget) -> tuple[jax.Array, jax.Array]:
+    """Half the squared errors of sequences `[1, B, L, 1]`, whose mean over B is that over the steps inside.
+
+    Returns:
+      the losses and the mean absolute errors of each sequence, `[B]`.
+    """
+    error = jnp.where(target.inside, prediction[0, ..., 0] - target.value, 0.0)
+    steps = target.inside.sum(-1)
+    loss = 0.5 * jnp.square(error).sum(-1) / jnp.maximum(steps.mean(), 1.0)
+    return loss, jnp.abs(error).sum(-1) / jnp.maximum(steps, 1)
 
 
 def keep_agent(params: PyTree) -> PyTree:

@@ -92,8 +92,8 @@ class OffPolicyMethod(NamedTuple):
       init: `(key) -> params`, a dict of parts.
       hyper: values for settings that are None, by name.
       targets: names of the parts with a target network.
-      explore: `(state, key, obs, mask) -> action`.
-      greedy: `(state, obs, mask) -> action`, deterministic.
+      explore: `(state, key, obs, carry, reset, mask) -> (action, carry)`.
+      greedy: `(state, obs, carry, reset, mask) -> (action, carry)`, deterministic.
       target: `(state, key, batch) -> target`, the critics' regression targets.
       predict: `(params, batch) -> [n_critics, B, q]`, the critics' estimates with these parameters of theirs.
       critic_loss: `(prediction, target) -> (loss, td)`, `[B]` each: the sum of the critics' losses,
@@ -102,6 +102,7 @@ class OffPolicyMethod(NamedTuple):
       warm_up: `(key, explored, mask) -> action` of the warm-up, of the shape of `explored`.
       acting: `(params) -> params`, the parts that acting needs.
       rows: `(transition, observation) -> rows`, one decision `[E, A]` as rows of the replay `[N]`.
+      initial_carry: `(batch_shape) -> carry`, the recurrent state before the first decision.
     """
 
     init: Callable
@@ -116,6 +117,7 @@ class OffPolicyMethod(NamedTuple):
     warm_up: Callable = draw_uniformly
     acting: Callable = keep_actor
     rows: Callable = flatten_transition
+    initial_carry: Callable = lambda _batch_shape: ()
 
 
 def store_decision(replay: Replay, state: OffPolicyState, rows: Transition) -> OffPolicyState:
@@ -246,7 +248,7 @@ def bellman_target(batch: Sample, next_value: jax.Array) -> jax.Array:
     The discount is gamma to the power of the decisions that the sample spans, and 0 only where the agent
     terminated: truncated episodes bootstrap.
     """
-    return batch.reward[:, None] + batch.discount[:, None] * next_value
+    return batch.reward[..., None] + batch.discount[..., None] * next_value
 
 
 def squared_loss(prediction: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:

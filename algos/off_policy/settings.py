@@ -94,6 +94,11 @@ class OffPolicySettings(LearnerSettings):
             if getattr(self, key) is not None or key not in self.OPTIONAL:
                 require_range(key, getattr(self, key), low, high)
 
+    @property
+    def remembers(self) -> bool:
+        """Whether there is a recurrent core."""
+        return False
+
     def require_layers(self, key: str) -> None:
         """Checks the widths of hidden layers, of which there must be at least one; None is allowed."""
         require_widths(key, getattr(self, key))

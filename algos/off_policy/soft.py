@@ -117,12 +117,18 @@ def make_soft_method(
         log_alpha = jnp.float32(math.log(config.alpha))
         return {"actor": actor.init(key_actor), "critic": critics.init(key_critic), "log_alpha": log_alpha}
 
+    def explore(state, key, obs, carry, _reset, _mask):
+        return current_policy(soft, state, obs).sample(key), carry
+
+    def greedy(state, obs, carry, _reset, _mask):
+        return current_policy(soft, state, obs).mode(), carry
+
     return OffPolicyMethod(
         init=init,
         hyper={"target_entropy": -float(action.dimensions)},
         targets=("critic",),
-        explore=lambda state, key, obs, _mask: current_policy(soft, state, obs).sample(key),
-        greedy=lambda state, obs, _mask: current_policy(soft, state, obs).mode(),
+        explore=explore,
+        greedy=greedy,
         target=partial(soft_target, soft),
         predict=lambda params, batch: critics.apply(params, batch.obs, batch.action),
         critic_loss=critic_loss,

@@ -84,12 +84,12 @@ def make_td3_method(config: TD3Config, observation: ObservationSpec, action: Act
         key_actor, key_critic = jax.random.split(key)
         return {"actor": actor.init(key_actor), "critic": critics.init(key_critic)}
 
-    def greedy(state, obs, mask):
-        del mask
-        return networks.act(state.params["actor"], obs)
+    def greedy(state, obs, carry, _reset, _mask):
+        return networks.act(state.params["actor"], obs), carry
 
-    def explore(state, key, obs, mask):
-        return add_action_noise(key, greedy(state, obs, mask), state.hyper["exploration_noise"], jnp.inf)
+    def explore(state, key, obs, carry, reset, mask):
+        action, carry = greedy(state, obs, carry, reset, mask)
+        return add_action_noise(key, action, state.hyper["exploration_noise"], jnp.inf), carry
 
     return OffPolicyMethod(
         init=init,

@@ -129,6 +129,7 @@ class Sample(struct.PyTreeNode):
       index: of the transitions, for `Replay.reprioritize`.
       context, next_context: leaves `[B, ...]` of the first and the last step of the window, or None.
       between: intermediate states; None if not requested or n is 1.
+      inside: `[B, L]` bool for samples of sequences, see `read_sequences`; None for others.
     """
 
     obs: jax.Array
@@ -141,6 +142,7 @@ class Sample(struct.PyTreeNode):
     context: PyTree = None
     next_context: PyTree = None
     between: IntermediateStates | None = None
+    inside: jax.Array | None = None
 
 
 def init_ring(
@@ -271,3 +273,25 @@ def read_between(ring: Ring, window: Window) -> IntermediateStates:
     factor = jnp.where(window.inside, window.factor, 0.0)
     obs = ring.obs[window.row[:, None], window.slot[:, 1:]].astype(jnp.float32)
     return IntermediateStates(obs=obs, factor=factor[:, 1:])
+
+
+def read_sequences(
+    ring: Ring, window: Window, weight: jax.Array, index: PyTree, gamma: jax.Array | float
+) -> Sample:
+    """Reads windows of L steps as sequences, with the fields of every step, `[B, L, ...]`.
+
+    `discount` is that of one step; steps that are not `inside` are arbitrary.
+    """
+    row, slot = window.row[:, None], window.slot
+    return Sample(
+        obs=ring.obs[row, slot].astype(jnp.float32),
+        action=ring.action[row, slot],
+        reward=ring.reward[row, slot],
+        discount=gamma * ring.discount[row, slot],
+        next_obs=ring.next_obs[row, slot].astype(jnp.float32),
+        weight=weight,
+        index=index,
+        context=jax.tree.map(lambda x: x[row, slot], ring.context),
+        next_context=jax.tree.map(lambda x: x[row, slot], ring.next_context),
+        inside=window.inside,
+    )

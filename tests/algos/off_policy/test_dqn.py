@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from value_cases import A, E, make, moved, numpy_values
 
+from algos.nets.action_values import ValueLayer, make_action_values
+from algos.nets.networks import Layers
 from algos.off_policy.dqn import DQNConfig
 from algos.off_policy.replay.rings import Sample
 from algos.types import ActionSpec, Context, ObservationSpec, Transition
@@ -133,9 +135,48 @@ def test_acting_is_random_at_first_and_never_illegal():
     np.testing.assert_array_equal(act(kept, jax.random.key(0), obs, (), reset, mask)[0], found)
 
 
+def test_sequences_are_run_step_by_step_and_learnt_from_where_they_are_inside():
+    config = DQNConfig(**TINY, core={"kind": "gru", "width": 8}, replay={"sequence": 3})
+    method, agent = config.method(ObservationSpec((F,)), SIZES), make(config, SIZES, F)
+    state = agent.init(jax.random.key(0))
+    params = moved(state.params)
+    state = state.replace(params=params, targets=moved(params, 4))
+    single, carry, none = batch_of(None), agent.initial_carry((4,)), np.zeros(4, bool)
+    fields = ("obs", "action", "reward", "discount", "next_obs")
+    rows = {name: getattr(single, name).reshape((4, 3, *getattr(single, name).shape[1:])) for name in fields}
+    rows["next_obs"][:, :2] = rows["obs"][:, 1:]
+    inside = np.array([[True, True, True], [True, True, False], [True, False, False], [True, True, True]])
+    batch = Sample(**rows, weight=None, index=None, inside=inside, next_context=Context())
+    found = np.asarray(method.predict(params["critic"], batch))[0, ..., 0]
+    target = method.target(state, None, batch)
+
+    policy = make_action_values(ValueLayer(SIZES.sizes), (8,), Layers("relu"), F, config.core)
+    seen = np.concatenate([rows["obs"], rows["next_obs"][:, -1:]], 1)
+
+    def run(own, carry):
+        steps = []
+        for t in range(4):
+            carry, values, _ = policy.step(own["critic"]["agent"], seen[:, t], carry, none, None)
+            steps.append(values)
+        return steps
+
+    fast, slow = run(state.params, carry), run(state.targets, carry)
+    for t in range(3):
+        np.testing.assert_allclose(found[:, t], fast[t].of(rows["action"][:, t]), rtol=1e-4, atol=1e-5)
+        best = np.asarray(slow[t + 1].of(fast[t + 1].mode()))
+        expected = rows["reward"][:, t] + rows["discount"][:, t] * best
+        np.testing.assert_allclose(target.value[:, t], expected, rtol=1e-4, atol=1e-5)
+    losses, errors = method.critic_loss(found[None, ..., None], target)
+    missed = found - np.asarray(target.value)
+    np.testing.assert_allclose(losses.mean(), 0.5 * np.square(missed)[inside].mean(), rtol=1e-4)
+    np.testing.assert_allclose(errors[2], abs(missed[2, 0]), rtol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"core": {"kind": "gru"}}, "replay.sequence=1: must be above 1 with core.kind=gru"),
+        ({"replay": {"sequence": 4, "n_step": 2}}, "replay.n_step=2: must be 1 with sequence=4"),
         ({"target_period": 0}, "target_period=0: must be a whole number of at least 1"),
         ({"epsilon": 1.5}, "epsilon=1.5: must be a number from 0 to 1"),
         ({"epsilon_transitions": 0}, "epsilon_transitions=0: must be a whole number of at least 1"),
@@ -152,3 +193,8 @@ def test_wrong_settings_say_what_is_allowed(settings, message):
 def test_continuous_actions_are_refused():
     with pytest.raises(ValueError, match="algo=dqn: needs discrete actions; these are continuous"):
         make(DQNConfig(), ActionSpec("continuous", (2,)))
+
+
+def test_sequences_need_a_memory():
+    with pytest.raises(ValueError, match="replay.sequence=4: must be 1 without a recurrent core"):
+        make(DQNConfig(**TINY, replay={"sequence": 4}), SIZES, F)

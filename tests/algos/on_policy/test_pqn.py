@@ -1,13 +1,12 @@
 import dataclasses
+import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import yaml
 from value_cases import moved, numpy_values
 
-from algos.nets.action_values import ActionValues
 from algos.on_policy.pqn import PQNConfig, rollout_epsilon, value_loss, value_targets
 from algos.types import ActionSpec, ObservationSpec, Rollout
 
@@ -29,7 +28,7 @@ def rollout_of(seed=0, garbage=0.0):
     normal = lambda *axes: np.float32(noise.standard_normal(axes))  # noqa: E731
     return Rollout(
         obs=np.where(alive[..., None], normal(*shape, F), np.float32(garbage)),
-        action=np.stack([noise.integers(0, 3, shape), noise.integers(0, 2, shape)], -1),
+        action=np.int32(np.stack([noise.integers(0, 3, shape), noise.integers(0, 2, shape)], -1)),
         extras={"value": np.where(alive, normal(*shape), np.float32(garbage))},
         reward=np.where(alive, normal(*shape), 0.0).astype(np.float32),
         reset=np.zeros(shape, bool),
@@ -43,17 +42,25 @@ def rollout_of(seed=0, garbage=0.0):
     )
 
 
-def batch_of(rollout, **settings):
-    config = PQNConfig(**TINY | settings)
-    agent = config.make((F,), SIZES, samples=E * A, updates=10)
-    state = agent.init(jax.random.key(0))
+@functools.cache
+def learner(core="none"):
+    """A configuration, its agent and first state."""
+    config = PQNConfig(**TINY, core={"kind": core, "width": 8}, epsilon_end=0.2)
+    agent = config.make((F,), SIZES, samples=E * A, updates=20)
+    return config, agent, jax.tree.map(np.asarray, jax.jit(agent.init)(jax.random.key(0)))
+
+
+def batch_of(rollout, core="none"):
+    config, _, state = learner(core)
     hyper = {"gamma": GAMMA, "gae_lambda": LAMBDA, "reward_scale": 2.0, "reward_clamp": np.inf}
-    return config, state, value_targets(config, state, rollout, hyper)
+    if core != "none":
+        rollout = rollout.replace(carry=((np.ones((1, E, A, 8), np.float32),),))
+    return jax.jit(functools.partial(value_targets, config))(state, rollout, hyper)
 
 
 def test_targets_are_returns_with_the_best_actions_values():
     rollout = rollout_of()
-    _, _, batch = batch_of(rollout)
+    batch = batch_of(rollout)
     expected = np.zeros((T, E, A))
     following, after = rollout.last_value, rollout.last_value
     for t in reversed(range(T)):
@@ -67,17 +74,18 @@ def test_targets_are_returns_with_the_best_actions_values():
 
 @pytest.mark.parametrize("core", ["none", "gru"])
 def test_what_is_seen_of_the_dead_is_not_learnt_from(core):
-    batches = [batch_of(rollout_of(garbage=x), core={"kind": core, "width": 8})[2] for x in (0.0, np.nan)]
+    batches = [batch_of(rollout_of(garbage=x), core) for x in (0.0, np.nan)]
     jax.tree.map(np.testing.assert_array_equal, *batches)
     rows = (T * E * A,) if core == "none" else (E * A, T)
     assert batches[0].target.shape == rows and batches[0].obs.shape == (*rows, F)
     assert batches[0].idle.shape == rows[:1]
 
 
-def test_the_loss_is_that_of_the_taken_actions():
-    config, state, batch = batch_of(rollout_of(), layer_norm=False)
-    policy, params = config.networks(ObservationSpec((F,)), SIZES), moved(state.params)
-    loss, samples = value_loss(policy, params, batch)
+def test_the_loss_is_that_of_the_taken_actions_in_a_network_of_normalised_layers():
+    config, _, state = learner()
+    batch, params = batch_of(rollout_of()), moved(state.params)
+    policy = config.networks(ObservationSpec((F,)), SIZES)
+    loss, samples = jax.jit(functools.partial(value_loss, policy))(params, batch)
     values, (first, second) = numpy_values(params, np.asarray(batch.obs)), np.asarray(batch.action).T
     rows = np.arange(len(first))
     chosen = values[rows, first] + values[rows, 3 + second]
@@ -86,32 +94,13 @@ def test_the_loss_is_that_of_the_taken_actions():
     np.testing.assert_allclose(loss, 0.5 * errors.mean(), rtol=1e-4)
 
 
-def test_layers_are_normalised_before_their_activation():
-    config = PQNConfig(**TINY)
-    agent = config.make((F,), SIZES, samples=E * A, updates=10)
-    params = agent.init(jax.random.key(0)).params
-    policy = config.networks(ObservationSpec((F,)), SIZES)
-    obs = np.float32(np.random.default_rng(0).standard_normal((5, F)))
-    values, best = policy.apply(params, obs, None)
-    assert isinstance(values, ActionValues)
-    weights = jax.tree.map(np.asarray, params)["params"]
-    raw = obs @ weights["trunk"]["layer_0"]["kernel"]
-    raw = (raw - raw.mean(-1, keepdims=True)) / np.sqrt(raw.var(-1, keepdims=True) + 1e-6)
-    expected = np.maximum(raw, 0.0) @ weights["head"]["out"]["kernel"].T
-    np.testing.assert_allclose(values.values, expected, rtol=1e-3, atol=1e-5)
-    np.testing.assert_allclose(best, expected[:, :3].max(-1) + expected[:, 3:].max(-1), rtol=1e-3, atol=1e-5)
-
-
 def test_exploration_falls_over_its_part_of_the_run():
-    agent = PQNConfig(**TINY, epsilon_end=0.2, exploration_fraction=0.5).make(
-        (F,), SIZES, samples=E * A, updates=20
-    )
-    state = agent.init(jax.random.key(0))
-    found = [float(rollout_epsilon(state.replace(updates=jnp.int32(n)))) for n in (0, 5, 10, 20)]
+    _, agent, state = learner()
+    found = [float(rollout_epsilon(state.replace(updates=np.int32(n)))) for n in (0, 5, 10, 20)]
     np.testing.assert_allclose(found, [1.0, 0.6, 0.2, 0.2], rtol=1e-5)
     mask = np.broadcast_to([True, False, True, False, True], (500, A, 5))
     obs, reset = np.ones((500, A, F), np.float32), np.zeros((500, A), bool)
-    action, _, extras = agent.act(state, jax.random.key(1), obs, (), reset, mask)
+    action, _, extras = jax.jit(agent.act)(state, jax.random.key(1), obs, (), reset, mask)
     assert set(np.unique(action[..., 0])) == {0, 2} and set(np.unique(action[..., 1])) == {1}
     assert set(extras) == {"value"} and agent.teach is None
 

@@ -19,6 +19,13 @@ REPLAY = {"horizon": 16, "batch_size": 64, "learning_starts": 128, "epsilon_tran
 LEARNT = {
     "dqn_masked": (probes.MaskOnly(), DQNConfig(**COMMON, **REPLAY, dueling=True, replay={"n_step": 2}), 3.0),
     "qmix_dying": (probes.DeadAgent(), QMIXConfig(**COMMON, **REPLAY, hyper_widths=(8,)), 2.5),
+    "dqn_memory": (
+        probes.Memory(),
+        DQNConfig(
+            **COMMON, **REPLAY, core={"kind": "gru", "width": 16}, replay={"sequence": 4, "prioritized": True}
+        ),
+        1.0,
+    ),
     "pqn_memory": (
         probes.Memory(),
         PQNConfig(
