@@ -69,7 +69,7 @@ class TeamSettings(ActionValueSettings):
             self,
             observation,
             action,
-            see=append_agent_ids if ids else lambda obs: obs,
+            see=partial(append_agent_ids, ids) if ids else lambda obs: obs,
             features=observation.size + ids,
             **mixer,
         )
@@ -173,9 +173,17 @@ def add_values(params: PyTree, chosen: jax.Array, obs: jax.Array, context: Conte
     return jnp.where(context.alive, chosen, 0.0).sum(-1)
 
 
-def append_agent_ids(obs: jax.Array) -> jax.Array:
-    """Appends each agent's place in its team as a one-hot vector: `[..., A, F]` to `[..., A, F + A]`."""
-    agents = obs.shape[-2]
+def append_agent_ids(agents: int, obs: jax.Array) -> jax.Array:
+    """Appends each agent's place in its team as a one-hot vector: `[N, ..., A, F]` to `[N, ..., A, F + A]`.
+
+    Raises:
+      ValueError: for observations of other than all A agents, such as those of an exported policy.
+    """
+    if obs.ndim < 3 or obs.shape[-2] != agents:
+        raise ValueError(
+            f"agent_ids=True: acts for all {agents} agents of a team at once; must be false for a policy "
+            "that acts for one agent, or is exported"
+        )
     ids = jnp.broadcast_to(jnp.eye(agents, dtype=obs.dtype), (*obs.shape[:-1], agents))
     return jnp.concatenate([obs, ids], -1)
 

@@ -42,7 +42,7 @@ def test_targets_are_those_of_the_best_legal_action_of_the_online_or_the_target_
     noise = np.random.default_rng(1)
     mask = noise.random((B, 5)) < 0.5
     mask[:, [0, 3]] = True
-    _, state = small(double=double)
+    _, state = small()
     params = moved(state.params)
     state = state.replace(params=params, targets=moved(params, 5))
     method = DQNConfig(**TINY, double=double).method(ObservationSpec((F,)), SIZES)
@@ -138,21 +138,22 @@ def test_acting_is_random_at_first_and_never_illegal():
 def test_sequences_are_run_step_by_step_and_learnt_from_where_they_are_inside():
     config = DQNConfig(**TINY, core={"kind": "gru", "width": 8}, replay={"sequence": 3})
     method, agent = config.method(ObservationSpec((F,)), SIZES), make(config, SIZES, F)
-    state = agent.init(jax.random.key(0))
-    params = moved(state.params)
-    state = state.replace(params=params, targets=moved(params, 4))
+    state = jax.eval_shape(agent.init, jax.random.key(0))
+    params = moved(jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), state.params))
+    state = state.replace(params=params, targets=moved(params, 4), replay=None)
     single, carry, none = batch_of(None), agent.initial_carry((4,)), np.zeros(4, bool)
     fields = ("obs", "action", "reward", "discount", "next_obs")
     rows = {name: getattr(single, name).reshape((4, 3, *getattr(single, name).shape[1:])) for name in fields}
     rows["next_obs"][:, :2] = rows["obs"][:, 1:]
     inside = np.array([[True, True, True], [True, True, False], [True, False, False], [True, True, True]])
     batch = Sample(**rows, weight=None, index=None, inside=inside, next_context=Context())
-    found = np.asarray(method.predict(params["critic"], batch))[0, ..., 0]
-    target = method.target(state, None, batch)
+    found = np.asarray(jax.jit(method.predict)(params["critic"], batch))[0, ..., 0]
+    target = jax.jit(method.target)(state.replace(optimizers={}, hyper={}, seen=0, updates=0), None, batch)
 
     policy = make_action_values(ValueLayer(SIZES.sizes), (8,), Layers("relu"), F, config.core)
     seen = np.concatenate([rows["obs"], rows["next_obs"][:, -1:]], 1)
 
+    @jax.jit
     def run(own, carry):
         steps = []
         for t in range(4):

@@ -16,33 +16,30 @@ RANDOM = {"tau": 0.05, "normalize_observation": False}
 
 @functools.cache
 def learnt(config_class, **settings):
-    """Values that learners of random play in the game of two steps have at the end, and greedy actions."""
+    """What learners of random play in the game of two steps know at the end.
+
+    Returns:
+      values of the first agent's actions at the start, of the four joint actions in the state that pays
+      `PAYOFF`, the mean error, and greedy actions; of each agent alone where they are independent.
+    """
     config = config_class(**SMALL | RANDOM | settings, replay={"capacity": 4096})
-    agent = make(config, team=A)
+    agent, team = make(config, team=A), {} if config_class is DQNConfig else {"team": A}
+    method = config.method(ObservationSpec((3,), **team), GAME)
+    actions = np.float32([[0, 0], [1, 0], [0, 0], [0, 1], [1, 0], [1, 1]])[..., None]
+    places = np.eye(3, dtype=np.float32)[[0, 0, 2, 2, 2, 2]]
+    asked = Sample(
+        obs=np.broadcast_to(places[:, None], (6, A, 3)), action=actions, reward=None, discount=None,
+        next_obs=None, weight=None, index=None, context=Context(alive=np.ones((6, A), bool)),
+    )  # fmt: skip
 
     @jax.jit
     def play(key):
         state, metrics = play_two_steps(agent, key, 1200)
-        return state, metrics["td_error"][-100:].mean(), act_in_game(agent, state)
+        value = method.predict(state.params["critic"], asked)[0, ..., 0]
+        return value, metrics["td_error"][-100:].mean(), act_in_game(agent, state)
 
-    state, error, action = play(jax.random.key(2))
-    obs = np.eye(3, dtype=np.float32)
-    team = {} if config_class is DQNConfig else {"team": A}
-    method = config.method(ObservationSpec((3,), **team), GAME)
-
-    def joint(place, pair):
-        rows = (1, A) if team else (A,)
-        batch = Sample(
-            obs=np.broadcast_to(obs[place], (*rows, 3)),
-            action=np.float32(pair).reshape((*rows, 1)),
-            reward=None, discount=None, next_obs=None, weight=None, index=None,
-            context=Context(alive=np.ones(rows, bool)),
-        )  # fmt: skip
-        return method.predict(state.params["critic"], batch)[0, :, 0]
-
-    table = np.array([[np.asarray(joint(2, (i, j))) for j in range(2)] for i in range(2)])
-    start = np.array([np.asarray(joint(0, (i, 0))) for i in range(2)])
-    return start, table, float(error), np.asarray(action)
+    value, error, action = jax.device_get(play(jax.random.key(2)))
+    return value[:2], value[2:].reshape(2, 2, *value.shape[1:]), float(error), action
 
 
 def test_independent_learners_average_over_what_the_others_do():
@@ -60,29 +57,27 @@ def test_independent_learners_average_over_what_the_others_do():
 def test_sums_of_values_fit_a_payoff_as_well_as_sums_can():
     """The least-squares sum for 0, 1, 1, 8 is -3/2, 5/2, 5/2, 13/2, and 13/2 is less than the safe 7."""
     start, table, _, action = learnt(VDNConfig, team_reward="mean")
-    np.testing.assert_allclose(table[..., 0], [[-1.5, 2.5], [2.5, 6.5]], atol=0.4)
-    np.testing.assert_allclose(start[:, 0], [7.0, 6.5], atol=0.4)
+    np.testing.assert_allclose(table, [[-1.5, 2.5], [2.5, 6.5]], atol=0.4)
+    np.testing.assert_allclose(start, [7.0, 6.5], atol=0.4)
     assert action[0, 0] == 0 and action[2].tolist() == [1, 1]
 
 
 def test_mixtures_of_values_fit_a_monotonic_payoff():
     """QMIX finds the 8 (Rashid et al. 2018, table 1)."""
     start, table, error, action = learnt(QMIXConfig, team_reward="mean")
-    np.testing.assert_allclose(table[..., 0], [[0.0, 1.0], [1.0, 8.0]], atol=0.3)
-    np.testing.assert_allclose(start[:, 0], [7.0, 8.0], atol=0.3)
+    np.testing.assert_allclose(table, [[0.0, 1.0], [1.0, 8.0]], atol=0.3)
+    np.testing.assert_allclose(start, [7.0, 8.0], atol=0.3)
     assert action[0, 0] == 1 and action[2].tolist() == [1, 1] and error < 0.2
 
 
 def test_mixtures_never_fall_as_a_value_rises():
     mixer, noise = MonotonicMixer(8, (16,)), np.random.default_rng(0)
     values, state = (np.float32(3.0 * noise.standard_normal((200, n))) for n in (3, 5))
-    params = moved(mixer.init(jax.random.key(0), values, state), scale=1.0)
-    slopes = jax.jit(jax.vmap(jax.grad(mixer.apply, argnums=1), (None, 0, 0)))(params, values, state)
-    assert slopes.shape == (200, 3) and (slopes >= 0).all() and (slopes > 0).any(0).all()
-    mixed = mixer.apply(params, values, state)
-    assert mixed.shape == (200,)
-    turned = jax.grad(lambda s: mixer.apply(params, values, s).sum())(state)
-    assert (turned < 0).any() and (turned > 0).any()
+    params = moved(jax.jit(mixer.init)(jax.random.key(0), values, state), scale=1.0)
+    slopes = jax.jit(jax.grad(lambda *given: mixer.apply(params, *given).sum(), argnums=(0, 1)))
+    of_values, of_state = slopes(values, state)
+    assert (of_values >= 0).all() and (of_values > 0).any(0).all()
+    assert (of_state < 0).any() and (of_state > 0).any()
 
 
 ALIVE = np.array([[True, True], [True, False], [False, False], [True, True]])
@@ -160,7 +155,10 @@ def test_team_targets_add_the_best_legal_values_of_those_who_act_next():
 
 
 def test_agents_of_a_team_are_told_apart_by_their_places():
-    np.testing.assert_array_equal(append_agent_ids(jnp.zeros((2, 3, 1)))[1, :, 1:], np.eye(3))
+    np.testing.assert_array_equal(append_agent_ids(3, jnp.zeros((2, 3, 1)))[1, :, 1:], np.eye(3))
+    for shape in ((3, 1), (2, 2, 1)):
+        with pytest.raises(ValueError, match="agent_ids=True: acts for all 3 agents of a team at once"):
+            append_agent_ids(3, jnp.zeros(shape))
 
 
 @pytest.mark.parametrize(

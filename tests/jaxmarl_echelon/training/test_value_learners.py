@@ -1,4 +1,4 @@
-"""Learners of action values in whole programs: masks, memory, teams with losses, and what they refuse."""
+"""Learners of action values in whole programs: masks, memory, and what they refuse."""
 
 import jax
 import numpy as np
@@ -7,7 +7,7 @@ import pytest
 from probes import ROLE
 
 from algos.off_policy.dqn import DQNConfig
-from algos.off_policy.teams import QMIXConfig, VDNConfig
+from algos.off_policy.teams import VDNConfig
 from algos.on_policy.pqn import PQNConfig
 from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.selfplay.credit import TransformSettings
@@ -18,7 +18,6 @@ COMMON = {"learning_rate": 3e-3, "widths": (32,), "gamma": 0.9}
 REPLAY = {"horizon": 16, "batch_size": 64, "learning_starts": 128, "epsilon_transitions": 2000, "tau": 0.05}
 LEARNT = {
     "dqn_masked": (probes.MaskOnly(), DQNConfig(**COMMON, **REPLAY, dueling=True, replay={"n_step": 2}), 3.0),
-    "qmix_dying": (probes.DeadAgent(), QMIXConfig(**COMMON, **REPLAY, hyper_widths=(8,)), 2.5),
     "dqn_memory": (
         probes.Memory(),
         DQNConfig(
@@ -52,7 +51,7 @@ def configure(env, algo, updates=30, **changes):
 
 @pytest.mark.parametrize("name", list(LEARNT))
 def test_the_best_return_is_learnt_and_never_exceeded(name):
-    """Of masked actions, from memory, and of a team of which one dies; more is paid only for illegal ones."""
+    """Of masked actions and from memory; more is paid only for illegal actions."""
     env, algo, best = LEARNT[name]
     config = configure(env, algo, updates=100 if name == "pqn_memory" else 30)
     program, train = make_program(config), make_train_function(config)
