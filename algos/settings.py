@@ -22,19 +22,24 @@ class LearnerSettings:
     `make(observation_shape, action, *, samples, updates, episode_limit, goal, blocks, observation_dtype)` is
     for `samples` parallel agents (E * A), a run of `updates` updates and episodes of at most `episode_limit`
     decisions; `goal` is the role's `algos.types.Goal` or None, `blocks` are the
-    `algos.types.Block`s of its observations. See `critics_apart`.
+    `algos.types.Block`s of its observations. See `privileged_critics`.
 
     Attributes:
       horizon: decisions per segment of a rollout.
       reads_text: whether observations are prompts of token ids, so that `make` takes `language` and `base`.
+      uses_advantages: whether a policy is learnt from advantages, which reward transforms may replace.
+      teams: whether all agents of an environment are learnt from together, so that `make` takes `team`, their
+        number.
       replays: whether the algorithm learns from a replay after every decision, instead of from rollouts.
-      critics_apart: whether `make` takes `critic_shape`, the shape of privileged critic observations.
+      privileged_critics: whether `make` takes `critic_shape`, the shape of privileged critic observations.
       teacher: path of the run whose policy is imitated, or `script:NAME` for a script of the environment;
         None without a teacher.
     """
 
     replays: ClassVar[bool] = False
     reads_text: ClassVar[bool] = False
+    uses_advantages: ClassVar[bool] = True
+    teams: ClassVar[bool] = False
     privileged_critics: ClassVar[bool] = False
     # Not a field: settings of algorithms that can imitate a teacher declare a field of this name.
     teacher: str | None = None

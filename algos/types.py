@@ -117,6 +117,20 @@ class Rollout(struct.PyTreeNode):
         return self.has_value_target if self.skip is None else self.has_value_target | self.skip
 
 
+class Context(struct.PyTreeNode):
+    """What is known of agents at an observation besides it, axes `[E, A]`; None for what is not.
+
+    Attributes:
+      alive: `[E, A]` bool; the agent acts on the observation, or its trajectory was truncated there.
+      mask: `[E, A, n]` bool, actions that are legal there.
+      critic_obs: `[E, A, ...]` privileged observations of critics.
+    """
+
+    alive: PyTree = None
+    mask: PyTree = None
+    critic_obs: PyTree = None
+
+
 class Transition(struct.PyTreeNode):
     """One decision of every agent, axes `[E, A]`, for learners with a replay.
 
@@ -130,6 +144,7 @@ class Transition(struct.PyTreeNode):
       boundary: `[E, A]` bool; the episode ended after this step, for any reason.
       success: `[E, A]` bool; the episode ended here with a success of the agent's role.
       alive: `[E, A]` bool; the agent acted in this step and learns from it.
+      context, next_context: what else is known at `obs` and `next_obs`; None if nothing is.
     """
 
     obs: PyTree
@@ -140,6 +155,8 @@ class Transition(struct.PyTreeNode):
     boundary: jax.Array
     success: jax.Array
     alive: jax.Array
+    context: Context | None = None
+    next_context: Context | None = None
 
 
 class Block(NamedTuple):
@@ -182,11 +199,13 @@ class ObservationSpec(NamedTuple):
       shape: shape of the policy's observation.
       blocks: blocks of the flattened observation.
       critic: shape of the critic's own observation; None if it has the policy's.
+      team: agents that are learnt from together, for learners of teams.
     """
 
     shape: tuple[int, ...]
     blocks: tuple[Block, ...] = ()
     critic: tuple[int, ...] | None = None
+    team: int = 1
 
     @property
     def size(self) -> int:

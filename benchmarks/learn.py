@@ -85,6 +85,8 @@ QUICK = {
     "pendulum_ppo": Training(("env=gymnax/Pendulum-v1", "algo=ppo"), least=-200.0),
     "cartpole_ppo": Training(("env=gymnax/CartPole-v1", "algo=ppo"), least=475.0),
     "cartpole_a2c": Training(("env=gymnax/CartPole-v1", "algo=a2c"), least=475.0),
+    "cartpole_dqn": Training(("env=gymnax/CartPole-v1", "algo=dqn"), least=475.0),
+    "cartpole_pqn": Training(("env=gymnax/CartPole-v1", "algo=pqn"), least=475.0),
     "memory_lstm": Training((*MEMORY, "algo.core.kind=lstm"), least=0.95),
     "memory_none": Training((*MEMORY, "algo.core.kind=none"), most=0.3),
     "positions_lstm": Training((*POSITIONS, "algo.core.kind=lstm"), least=475.0),

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import ClassVar, NamedTuple, cast
 
 import flax.linen as nn
 import jax
@@ -104,45 +104,67 @@ class RecurrentActorCritic(nn.Module):
 
 
 @dataclass(frozen=True)
-class ActorCriticConfig:
-    """Settings of an actor and critic.
+class NetworkConfig:
+    """Settings of hidden layers.
 
     Attributes:
-      widths: hidden layers of the policy (of both, when shared).
-      value_widths: hidden layers of the critic; None for the same as `widths`. Unused with a recurrent core,
-        unless critics have privileged observations.
-      shared: one trunk for both heads.
+      widths: hidden layers of the policy, or of the only network.
       activation: "tanh", "relu" or "silu".
-      initial_std: initial standard deviation of continuous actions, before squashing.
-      state_dependent_std: whether the deviation is an output of the network.
-      squash: tanh-squash continuous actions into (-1, 1).
-      initial_action: initial mean action per dimension; None for 0.
       encoder: settings of the encoder of observations; a mapping is accepted.
       compute_dtype: a key of `PRECISIONS`; dtype of the hidden layers' arithmetic; parameters stay float32.
     """
 
+    LISTS: ClassVar[tuple[str, ...]] = ("widths",)
+
     widths: tuple[int, ...] = (256, 256)
-    value_widths: tuple[int, ...] | None = None
-    shared: bool = False
     activation: str = "tanh"
-    initial_std: float = 0.6
-    state_dependent_std: bool = False
-    squash: bool = False
-    initial_action: tuple[float, ...] | None = None
     compute_dtype: str = "float32"
     encoder: EncoderConfig = EncoderConfig()
 
     def __post_init__(self):
         if isinstance(self.encoder, Mapping):
             object.__setattr__(self, "encoder", EncoderConfig(**self.encoder))
-        for key in ("widths", "value_widths", "initial_action"):
+        for key in self.LISTS:
             if getattr(self, key) is not None:
                 object.__setattr__(self, key, require_list(key, getattr(self, key)))
         require_switches(self)
-        for key in ("widths", "value_widths"):
-            require_widths(key, getattr(self, key))
+        require_widths("widths", self.widths)
         require_choice("activation", self.activation, tuple(ACTIVATIONS))
         require_choice("compute_dtype", self.compute_dtype, tuple(PRECISIONS))
+
+    def layers(self, observation: ObservationSpec, layer_norm: bool = False) -> Layers:
+        """Builds the configuration of the hidden layers."""
+        dtype = PRECISIONS[self.compute_dtype]
+        encoder = make_encoder(self.encoder, observation.blocks, dtype)
+        return Layers(self.activation, dtype, encoder, layer_norm)
+
+
+@dataclass(frozen=True)
+class ActorCriticConfig(NetworkConfig):
+    """Settings of an actor and critic, in addition to those of `NetworkConfig`.
+
+    Attributes:
+      value_widths: hidden layers of the critic; None for the same as `widths`. Unused with a recurrent core,
+        unless critics have privileged observations.
+      shared: one trunk of `widths` for both heads.
+      initial_std: initial standard deviation of continuous actions, before squashing.
+      state_dependent_std: whether the deviation is an output of the network.
+      squash: tanh-squash continuous actions into (-1, 1).
+      initial_action: initial mean action per dimension; None for 0.
+    """
+
+    LISTS: ClassVar[tuple[str, ...]] = (*NetworkConfig.LISTS, "value_widths", "initial_action")
+
+    value_widths: tuple[int, ...] | None = None
+    shared: bool = False
+    initial_std: float = 0.6
+    state_dependent_std: bool = False
+    squash: bool = False
+    initial_action: tuple[float, ...] | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        require_widths("value_widths", self.value_widths)
         require_range("initial_std", self.initial_std, math.exp(LOG_STD_RANGE[0]), math.exp(LOG_STD_RANGE[1]))
         if self.squash:
             require_reachable_action(self.initial_action, " when squash=true")
@@ -213,27 +235,31 @@ def make_actor_critic(
 
     if config.shared and observation.critic is not None:
         raise ValueError("shared=True: must be false where critics have observations of their own")
-    dtype = PRECISIONS[config.compute_dtype]
-    encoder = make_encoder(config.encoder, observation.blocks, dtype)
-    layers = Layers(config.activation, dtype, encoder)
+    layers = config.layers(observation)
     value_widths = config.widths if config.value_widths is None else config.value_widths
     example = jnp.zeros((observation.size,))
     if observation.critic is not None:
         example = Asymmetric(example, jnp.zeros((math.prod(observation.critic),)))
     if core is None or core.kind == "none":
         network = ActorCritic(head, config.widths, value_widths, config.shared, layers)
-        return _feed_forward(network, distribution, example)
+        return make_feed_forward(network, distribution, example)
     network = RecurrentActorCritic(head, config.widths, value_widths, core, layers)
-    return _recurrent(network, distribution, example)
+    return make_recurrent(network, core, distribution, example)
 
 
-def _feed_forward(
-    network: ActorCritic, distribution: Callable, example: jax.Array | Asymmetric
+def make_feed_forward(
+    network: nn.Module, distribution: Callable, example: jax.Array | Asymmetric
 ) -> PolicyFunctions:
-    """Builds the pure functions of a feed-forward network; its carry is `()`."""
+    """Builds the pure functions of a feed-forward network; its carry is `()`.
+
+    Args:
+      network: a module from observations to `(outputs, value)`.
+      distribution: `(*outputs, mask) -> distribution`.
+      example: an observation.
+    """
 
     def apply(params, obs, mask):
-        out, value = network.apply(params, obs)
+        out, value = cast(tuple, network.apply(params, obs))
         return distribution(*out, mask), value
 
     return PolicyFunctions(
@@ -245,11 +271,17 @@ def _feed_forward(
     )
 
 
-def _recurrent(
-    network: RecurrentActorCritic, distribution: Callable, example: jax.Array | Asymmetric
+def make_recurrent(
+    network: nn.Module, core: CoreConfig, distribution: Callable, example: jax.Array | Asymmetric
 ) -> PolicyFunctions:
-    """Builds the pure functions of a recurrent network."""
-    initial_carry = Core(network.core).initial_carry
+    """Builds the pure functions of a recurrent network.
+
+    Args:
+      network: a module called as `RecurrentActorCritic`.
+      core: settings of its core.
+      distribution, example: as for `make_feed_forward`.
+    """
+    initial_carry = Core(core).initial_carry
 
     def init(key):
         return network.init(key, initial_carry(()), example, jnp.zeros((), bool), sequence=False)

@@ -114,6 +114,12 @@ def _log_tanh_slope(raw: jax.Array) -> jax.Array:
     return 2.0 * (math.log(2.0) - raw - jax.nn.softplus(-2.0 * raw))
 
 
+def split_choices(x: jax.Array, sizes: tuple[int, ...]) -> list[jax.Array]:
+    """Splits `[..., sum(sizes)]` into the options of each choice, `[..., size]`."""
+    edges = np.concatenate([[0], np.cumsum(sizes)])
+    return [x[..., low:high] for low, high in pairwise(edges)]
+
+
 class MultiCategorical(struct.PyTreeNode):
     """Independent categorical choices with masked options.
 
@@ -142,8 +148,7 @@ class MultiCategorical(struct.PyTreeNode):
 
     def heads(self) -> list[distrax.Categorical]:
         """Returns one distribution per choice."""
-        edges = np.concatenate([[0], np.cumsum(self.sizes)])
-        return [distrax.Categorical(self.logits[..., low:high]) for low, high in pairwise(edges)]
+        return [distrax.Categorical(logits) for logits in split_choices(self.logits, self.sizes)]
 
     def probabilities(self) -> jax.Array:
         """Probabilities `[..., sum(sizes)]`, which sum to 1 per choice."""

@@ -62,11 +62,13 @@ class Layers:
       activation: a key of `ACTIVATIONS`.
       dtype: dtype of the arithmetic; parameters stay float32.
       encoder: `(name=...) -> module`, makes the encoder of observations; None for flat observations.
+      layer_norm: whether layers are normalised before the activation (Ba, Kiros and Hinton 2016).
     """
 
     activation: str = "relu"
     dtype: jnp.dtype = jnp.float32
     encoder: Callable | None = None
+    layer_norm: bool = False
 
 
 class MLP(nn.Module):
@@ -91,7 +93,10 @@ class MLP(nn.Module):
                 dot_general=layer_product,
                 name=f"layer_{i}",
             )
-            x = ACTIVATIONS[self.layers.activation](layer(x))
+            x = layer(x)
+            if self.layers.layer_norm:
+                x = nn.LayerNorm(dtype=self.layers.dtype, name=f"norm_{i}")(x)
+            x = ACTIVATIONS[self.layers.activation](x)
         return x
 
 

@@ -13,15 +13,25 @@ from algos.nets.observations import init_statistics, normalize_observations
 from algos.off_policy.learning import (
     OffPolicyMethod,
     OffPolicyState,
-    flatten_transition,
     learn_if_ready,
     store_decision,
 )
 from algos.off_policy.replay.replay import Replay, make_replay
+from algos.off_policy.replay.rings import PLAIN_ROWS, RowLayout
 from algos.off_policy.settings import OffPolicySettings
 from algos.optim.optimizers import init_adam
 from algos.optim.small_batches import step_on_few_rows
-from algos.types import ActionSpec, Agent, Block, Goal, Hyper, ObservationSpec, mark_all_shared
+from algos.types import (
+    ActionSpec,
+    Agent,
+    Asymmetric,
+    Block,
+    Goal,
+    Hyper,
+    ObservationSpec,
+    actor_observation,
+    mark_all_shared,
+)
 
 
 class ReplayLearner(OffPolicySettings):
@@ -37,13 +47,12 @@ class ReplayLearner(OffPolicySettings):
         action: ActionSpec,
         *,
         blocks: Sequence[Block] = (),
+        critic_shape: tuple[int, ...] | None = None,
         samples: int,
         shards: int = 1,
         updates: int | None = None,
-        episode_limit: int,
-        goal: Goal | None = None,
-        late: bool = False,
-        observation_dtype: DTypeLike = jnp.float32,
+        team: int = 1,
+        **run,
     ) -> Agent:
         """Builds the agent as a bundle of pure functions.
 
@@ -51,32 +60,30 @@ class ReplayLearner(OffPolicySettings):
           observation_shape: shape of one observation; it is flattened for the networks.
           action: the action space.
           blocks: blocks of the flattened observation, for encoders.
+          critic_shape: shape of the critics' own observation, for learners that use it.
           samples: parallel agents, E * A.
           shards: number of shards, each with its own replay and part of every batch; see `algos.collectives`.
           updates: updates of the run; unused.
-          episode_limit: largest number of decisions of an episode.
-          goal: access to goals in observations, for hindsight.
-          late: whether rewards are delayed: agents receive them while they wait, so that consecutive
-            decisions of an agent are not consecutive steps.
-          observation_dtype: dtype of the environment's observations; the replay stores integers unchanged.
+          team: agents whose decisions at one time are one row of the replay, for learners of teams.
+          run: further arguments for `make_replay`.
 
         Raises:
           ValueError: for settings that are incompatible with each other or with the task.
         """
         del updates
+        critic = critic_shape if self.mixes_states else None
+        observation = ObservationSpec(observation_shape, tuple(blocks), critic, team)
         replay = self.make_replay(
             observation_shape,
             action,
+            critic_shape=critic_shape,
             samples=samples,
             shards=shards,
-            episode_limit=episode_limit,
-            goal=goal,
-            late=late,
-            observation_dtype=observation_dtype,
+            team=team,
+            **run,
         )
-        observation = ObservationSpec(observation_shape, tuple(blocks))
         agent = make_replay_agent(self, self.method(observation, action), replay, observation)
-        return step_on_few_rows(agent, self.batch_size // shards)
+        return step_on_few_rows(agent, self.batch_size * team // shards)
 
     def make_replay(
         self,
@@ -88,16 +95,33 @@ class ReplayLearner(OffPolicySettings):
         episode_limit: int,
         goal: Goal | None = None,
         blocks: Sequence[Block] = (),
+        critic_shape: tuple[int, ...] | None = None,
+        team: int = 1,
         late: bool = False,
         observation_dtype: DTypeLike = jnp.float32,
     ) -> Replay:
         """Builds the replay of one shard of the agent that `make` builds from the same arguments.
 
         The replay holds flat observations.
+
+        Args:
+          observation_shape, action, samples, shards, blocks, critic_shape, team: as for `make`.
+          episode_limit: largest number of decisions of an episode.
+          goal: access to goals in observations, for hindsight.
+          late: whether rewards are delayed: agents receive them while they wait, so that consecutive
+            decisions of an agent are not consecutive steps.
+          observation_dtype: dtype of the environment's observations; the replay stores integers unchanged.
         """
         del blocks
-        if action.kind != "continuous":
-            raise ValueError(f"algo={self.NAME}: needs continuous actions; these are {action.kind}")
+        if action.kind != self.ACTIONS:
+            raise ValueError(f"algo={self.NAME}: needs {self.ACTIONS} actions; these are {action.kind}")
+        if self.teams and late:
+            raise ValueError(f"algo={self.NAME}: teams cannot learn from delayed rewards; needs algo=dqn")
+        if self.teams and self.replay.hindsight_ratio:
+            ratio = self.replay.hindsight_ratio
+            raise ValueError(f"replay.hindsight_ratio={ratio}: must be 0 with algo={self.NAME}")
+        if not self.remembers and self.replay.sequence > 1:
+            raise ValueError(f"replay.sequence={self.replay.sequence}: must be 1 without a recurrent core")
         for key, plain in (("n_step", 1), ("hindsight_ratio", 0.0)):
             if late and (value := getattr(self.replay, key)) != plain:
                 raise ValueError(f"algo.replay.{key}={value}: must be {plain:g} with delayed rewards")
@@ -106,7 +130,7 @@ class ReplayLearner(OffPolicySettings):
         try:
             return make_replay(
                 self.replay.of_shard(shards),
-                rows=samples // shards,
+                rows=samples // team // shards,
                 observation_size=math.prod(observation_shape),
                 action_size=action.dimensions,
                 batch_size=self.batch_size // shards,
@@ -114,9 +138,15 @@ class ReplayLearner(OffPolicySettings):
                 goal=goal,
                 between=self.BETWEEN,
                 observation_dtype=observation_dtype,
+                layout=self.layout(action, critic_shape, team),
             )
         except ValueError as error:
             raise ValueError(f"shards={shards}: in each, {error}" if shards > 1 else str(error)) from None
+
+    def layout(self, action: ActionSpec, critic_shape: tuple[int, ...] | None, team: int) -> RowLayout:
+        """Returns what the replay stores with each step besides observations, actions and rewards."""
+        del action, critic_shape, team
+        return PLAIN_ROWS
 
     def memory(
         self, observation_shape: tuple[int, ...], action: ActionSpec, *, shards: int = 1, **sizes
@@ -139,34 +169,36 @@ def make_replay_agent(
     """Combines a method and a replay into an agent; see `ReplayLearner.make`."""
 
     def seen(state, obs):
-        return normalize_observations(state.observations, flatten_features(obs, observation.shape))
+        own = flatten_features(actor_observation(obs), observation.shape)
+        return normalize_observations(actor_observation(state.observations), own)
 
-    def act(state, key, obs, carry, _reset, _mask):
+    def act(state, key, obs, carry, reset, mask):
         key_warmup, key_policy = jax.random.split(key)
-        explored = method.explore(state, key_policy, seen(state, obs))
-        uniform = jax.random.uniform(key_warmup, explored.shape, minval=-1.0)
+        explored, carry = method.explore(state, key_policy, seen(state, obs), carry, reset, mask)
+        uniform = method.warm_up(key_warmup, explored, mask)
         warmed_up = state.seen >= state.hyper["learning_starts"]
         return jnp.where(warmed_up, explored, uniform), carry, {}
 
-    def greedy(state, obs, carry, _reset, _mask):
-        return method.greedy(state, seen(state, obs)), carry
+    def greedy(state, obs, carry, reset, mask):
+        return method.greedy(state, seen(state, obs), carry, reset, mask)
 
     def update(state, key, transition):
-        state = store_decision(replay, state, flatten_transition(transition, observation.shape))
+        state = store_decision(replay, state, method.rows(transition, observation))
         return learn_if_ready(config, method, replay, state, key)
 
     return Agent(
         init=lambda key: initial_off_policy_state(config, method, replay, key, observation),
-        initial_carry=lambda _batch_shape: (),
+        initial_carry=method.initial_carry,
         act=act,
         greedy=greedy,
         value=None,
         update=update,
         learns="step",
-        policy_state=keep_actor_state,
+        policy_state=lambda state: keep_policy(method, state),
         gamma=lambda state: state.hyper["gamma"],
         hyper=lambda: initial_traced_hyper(config, method),
         local=mark_replay,
+        asymmetric=observation.critic is not None,
     )
 
 
@@ -180,6 +212,8 @@ def initial_off_policy_state(
     """Returns the state before the first decision."""
     params = method.init(key)
     statistics = init_statistics(observation.size, encoded_blocks(config.encoder, observation.blocks))
+    if observation.critic is not None:
+        statistics = Asymmetric(statistics, init_statistics(math.prod(observation.critic)))
     return OffPolicyState(
         params=params,
         targets=jax.tree.map(jnp.copy, {part: params[part] for part in method.targets}),
@@ -199,7 +233,6 @@ def initial_traced_hyper(config: OffPolicySettings, method: OffPolicyMethod) -> 
     return hyper | {name: jnp.int32(getattr(config, name)) for name in config.COUNTS}
 
 
-def keep_actor_state(state: OffPolicyState) -> OffPolicyState:
-    """Reduces a state to the parts that acting needs: no replay, critics, targets or optimisers."""
-    actor = {"actor": state.params["actor"]}
-    return state.replace(params=actor, targets={}, optimizers={}, replay=None)
+def keep_policy(method: OffPolicyMethod, state: OffPolicyState) -> OffPolicyState:
+    """Reduces a state to the parts that acting needs: no replay, targets or optimisers."""
+    return state.replace(params=method.acting(state.params), targets={}, optimizers={}, replay=None)

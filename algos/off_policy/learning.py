@@ -12,14 +12,23 @@ import jax.numpy as jnp
 from flax import struct
 
 from algos import collectives
+from algos.checks import require_given
 from algos.metrics import OF_PARAMETERS, STEPS, mean_over_steps
 from algos.nets.networks import flatten_features
 from algos.nets.observations import Statistics, merge_statistics, normalize_observations
 from algos.off_policy.replay.replay import Replay
 from algos.off_policy.replay.rings import Sample
 from algos.off_policy.settings import OffPolicySettings
-from algos.optim.optimizers import AdamState, adam, adam_settings, global_norm
-from algos.types import Hyper, Metrics, PyTree, Transition
+from algos.optim.optimizers import AdamState, adam, adam_settings, clip_scale, global_norm
+from algos.types import (
+    Asymmetric,
+    Hyper,
+    Metrics,
+    ObservationSpec,
+    PyTree,
+    Transition,
+    actor_observation,
+)
 
 # Upper limit of `seen`, which is only compared with the length of the warm-up.
 SEEN_LIMIT = 2**30
@@ -29,7 +38,7 @@ class OffPolicyState(struct.PyTreeNode):
     """State of an off-policy learner.
 
     Attributes:
-      params: parameters by part: "actor", "critic" (leading axis: critics), and further parts of the method.
+      params: parameters by part: "critic", and further parts of the method, such as "actor".
       targets: target networks: slow-moving copies of some parts.
       optimizers: state of Adam by part.
       observations: statistics of the observations, or None.
@@ -49,6 +58,31 @@ class OffPolicyState(struct.PyTreeNode):
     updates: jax.Array
 
 
+def flatten_transition(transition: Transition, observation: ObservationSpec) -> Transition:
+    """Flattens the axes of environments and agents, and the features of observations: `[E * A, ...]`.
+
+    Contexts are dropped.
+    """
+    transition = transition.replace(
+        obs=flatten_features(transition.obs, observation.shape),
+        next_obs=flatten_features(transition.next_obs, observation.shape),
+        context=None,
+        next_context=None,
+    )
+    return jax.tree.map(lambda x: x.reshape((-1,) + x.shape[2:]), transition)
+
+
+def draw_uniformly(key: jax.Array, explored: jax.Array, mask: jax.Array | None) -> jax.Array:
+    """Draws continuous actions of the shape of `explored`, uniform in [-1, 1]."""
+    del mask
+    return jax.random.uniform(key, explored.shape, minval=-1.0)
+
+
+def keep_actor(params: dict[str, PyTree]) -> dict[str, PyTree]:
+    """Selects the actor's parameters."""
+    return {"actor": params["actor"]}
+
+
 class OffPolicyMethod(NamedTuple):
     """Algorithm-specific functions of an off-policy learner.
 
@@ -58,13 +92,17 @@ class OffPolicyMethod(NamedTuple):
       init: `(key) -> params`, a dict of parts.
       hyper: values for settings that are None, by name.
       targets: names of the parts with a target network.
-      explore: `(state, key, obs) -> action`.
-      greedy: `(state, obs) -> action`, deterministic.
+      explore: `(state, key, obs, carry, reset, mask) -> (action, carry)`.
+      greedy: `(state, obs, carry, reset, mask) -> (action, carry)`, deterministic.
       target: `(state, key, batch) -> target`, the critics' regression targets.
-      predict: `(params, obs, action) -> [n_critics, B, q]`, the critics' estimates.
+      predict: `(params, batch) -> [n_critics, B, q]`, the critics' estimates with these parameters of theirs.
       critic_loss: `(prediction, target) -> (loss, td)`, `[B]` each: the sum of the critics' losses,
         and the absolute temporal difference errors, which become the priorities.
       improve: `(state, key, batch) -> (state, metrics)`, after the step of the critics.
+      warm_up: `(key, explored, mask) -> action` of the warm-up, of the shape of `explored`.
+      acting: `(params) -> params`, the parts that acting needs.
+      rows: `(transition, observation) -> rows`, one decision `[E, A]` as rows of the replay `[N]`.
+      initial_carry: `(batch_shape) -> carry`, the recurrent state before the first decision.
     """
 
     init: Callable
@@ -76,20 +114,15 @@ class OffPolicyMethod(NamedTuple):
     predict: Callable
     critic_loss: Callable
     improve: Callable
-
-
-def flatten_transition(transition: Transition, observation_shape: tuple[int, ...]) -> Transition:
-    """Flattens the axes of environments and agents, and the features of observations: `[E * A, ...]`."""
-    transition = transition.replace(
-        obs=flatten_features(transition.obs, observation_shape),
-        next_obs=flatten_features(transition.next_obs, observation_shape),
-    )
-    return jax.tree.map(lambda x: x.reshape((-1,) + x.shape[2:]), transition)
+    warm_up: Callable = draw_uniformly
+    acting: Callable = keep_actor
+    rows: Callable = flatten_transition
+    initial_carry: Callable = lambda _batch_shape: ()
 
 
 def store_decision(replay: Replay, state: OffPolicyState, rows: Transition) -> OffPolicyState:
     """Stores one decision of all agents `[N]` in the replay and merges it into the statistics."""
-    observations = merge_statistics(state.observations, rows.obs, rows.alive)
+    observations = merge_rows(state.observations, rows)
     seen = jnp.minimum(state.seen, SEEN_LIMIT) + collectives.sum_over_shards(rows.alive.sum(dtype=jnp.int32))
     return state.replace(replay=replay.add(state.replay, rows), observations=observations, seen=seen)
 
@@ -130,18 +163,45 @@ def gradient_step(
     """Takes one step on one batch: of the critics, then of the method's other parts."""
     key_sample, key_target, key_improve = jax.random.split(key, 3)
     memory, sample = replay.sample(state.replay, key_sample, state.hyper["gamma"])
-    batch = sample.replace(
-        obs=normalize_observations(state.observations, sample.obs),
-        next_obs=normalize_observations(state.observations, sample.next_obs),
-        reward=sample.reward * state.hyper["reward_scale"],
-    )
-    if batch.between is not None:
-        between = normalize_observations(state.observations, batch.between.obs)
-        batch = batch.replace(between=batch.between.replace(obs=between))
+    batch = normalize_sample(state.observations, sample)
+    batch = batch.replace(reward=sample.reward * state.hyper["reward_scale"])
     state, td, metrics = critic_step(method, state, key_target, batch)
     state, improved = method.improve(state, key_improve, batch)
     memory = replay.reprioritize(memory, sample.index, td)
     return state.replace(replay=memory, updates=state.updates + 1), metrics | improved
+
+
+def merge_rows(statistics: Statistics, rows: Transition) -> Statistics:
+    """Merges the observations of rows `[N]`, and the critics' own where these have statistics.
+
+    Rows of several agents (see `RowLayout`) have `context.alive`, `[N, A]`.
+    """
+    alive = rows.alive if rows.context is None else rows.context.alive
+    if not isinstance(statistics, Asymmetric):
+        return merge_statistics(statistics, rows.obs, alive)
+    states = require_given("context", rows.context).critic_obs
+    critic = merge_statistics(statistics.critic, states, rows.alive)
+    return Asymmetric(merge_statistics(statistics.actor, rows.obs, alive), critic)
+
+
+def normalize_sample(statistics: Statistics, sample: Sample) -> Sample:
+    """Normalises all observations of a batch, those of critics too where they have statistics."""
+    own = actor_observation(statistics)
+    batch = sample.replace(
+        obs=normalize_observations(own, sample.obs), next_obs=normalize_observations(own, sample.next_obs)
+    )
+    if batch.between is not None:
+        between = normalize_observations(own, batch.between.obs)
+        batch = batch.replace(between=batch.between.replace(obs=between))
+    if not isinstance(statistics, Asymmetric):
+        return batch
+    seen = {
+        name: (context := getattr(batch, name)).replace(
+            critic_obs=normalize_observations(statistics.critic, context.critic_obs)
+        )
+        for name in ("context", "next_context")
+    }
+    return batch.replace(**seen)
 
 
 def critic_step(
@@ -151,7 +211,7 @@ def critic_step(
     target = jax.lax.stop_gradient(method.target(state, key, batch))
 
     def loss(params):
-        prediction = method.predict(params, batch.obs, batch.action)
+        prediction = method.predict(params, batch)
         losses, td = method.critic_loss(prediction, target)
         return (losses * batch.weight).mean(), (td, prediction.mean())
 
@@ -165,15 +225,18 @@ def adam_step(state: OffPolicyState, part: str, grads: PyTree, rate: str) -> Off
     """Takes one step of Adam on one part, with the learning rate `rate` if set, else `learning_rate`."""
     hyper = state.hyper
     settings = adam_settings(hyper | {"learning_rate": hyper.get(rate, hyper["learning_rate"])})
+    if "max_grad_norm" in hyper:
+        settings["scale"] = clip_scale(global_norm(grads), hyper["max_grad_norm"])
     params, optimizer = adam(grads, state.optimizers[part], state.params[part], **settings)
     return state.replace(
         params=state.params | {part: params}, optimizers=state.optimizers | {part: optimizer}
     )
 
 
-def update_targets(state: OffPolicyState) -> OffPolicyState:
-    """Moves the target networks towards the parameters by the fraction `tau` (Polyak averaging)."""
+def update_targets(state: OffPolicyState, due: jax.Array | None = None) -> OffPolicyState:
+    """Moves the target networks towards the parameters by the fraction `tau` (Polyak averaging), if `due`."""
     tau = state.hyper["tau"]
+    tau = tau if due is None else jnp.where(due, tau, 0.0)
     followed = {part: state.params[part] for part in state.targets}
     targets = jax.tree.map(lambda slow, fast: slow + tau * (fast - slow), state.targets, followed)
     return state.replace(targets=targets)
@@ -185,7 +248,7 @@ def bellman_target(batch: Sample, next_value: jax.Array) -> jax.Array:
     The discount is gamma to the power of the decisions that the sample spans, and 0 only where the agent
     terminated: truncated episodes bootstrap.
     """
-    return batch.reward[:, None] + batch.discount[:, None] * next_value
+    return batch.reward[..., None] + batch.discount[..., None] * next_value
 
 
 def squared_loss(prediction: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:

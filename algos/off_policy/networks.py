@@ -13,19 +13,19 @@ from algos.nets.networks import (
     make_critics,
     policy_bias,
 )
-from algos.off_policy.settings import OffPolicySettings
+from algos.off_policy.settings import ActorCriticSettings, OffPolicySettings
 from algos.types import ActionSpec, ObservationSpec
 
 
-def make_layers(config: OffPolicySettings, observation: ObservationSpec) -> Layers:
-    """Builds the configuration of the hidden layers of actor and critics."""
+def make_layers(config: OffPolicySettings, observation: ObservationSpec, layer_norm: bool = False) -> Layers:
+    """Builds the configuration of the hidden layers of a learner's networks."""
     dtype = PRECISIONS[config.compute_dtype]
     encoder = make_encoder(config.encoder, observation.blocks, dtype)
-    return Layers(config.activation, dtype, encoder)
+    return Layers(config.activation, dtype, encoder, layer_norm)
 
 
 def make_actor(
-    config: OffPolicySettings,
+    config: ActorCriticSettings,
     observation: ObservationSpec,
     action: ActionSpec,
     log_std: float | None = None,
@@ -53,7 +53,7 @@ def make_actor(
 
 
 def make_ensemble(
-    config: OffPolicySettings,
+    config: ActorCriticSettings,
     observation: ObservationSpec,
     action: ActionSpec,
     outputs: int = 1,

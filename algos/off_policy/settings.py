@@ -20,19 +20,15 @@ class OffPolicySettings(LearnerSettings):
     be changed, restored or vmapped over without recompiling.
 
     Attributes:
-      widths: hidden layers of the actor, and of the critics unless `critic_widths` is given.
-      critic_widths: hidden layers of every critic; None for the same as `widths`.
+      widths: hidden layers of every network, unless a learner has other settings for some.
       activation: "relu", "tanh" or "silu".
       compute_dtype: a key of `PRECISIONS`; dtype of the hidden layers' arithmetic; parameters stay float32.
       encoder: settings of the encoder of observations; a mapping is accepted.
-      initial_action: initial mean action per dimension; None for 0.
-      n_critics: number of critics in the ensemble.
       horizon: decisions per update of the program; gradient steps follow each of them.
       batch_size: transitions per gradient step.
       learning_starts: transitions before the first gradient step; actions are uniform until then.
       updates_per_step: gradient steps after a decision of all agents.
       learning_rate: learning rate of Adam, for all parts without their own rate.
-      actor_learning_rate: learning rate of the actor; None for `learning_rate`.
       gamma: discount per decision.
       tau: rate at which target networks follow the parameters.
       reward_scale: constant factor on rewards.
@@ -43,11 +39,14 @@ class OffPolicySettings(LearnerSettings):
 
     replays: ClassVar[bool] = True
     NAME: ClassVar[str]
+    # Kind of the action spaces in which the learner can act; see `algos.types.ActionSpec`.
+    ACTIONS: ClassVar[str] = "continuous"
+    # Whether privileged observations of critics are used, where there are any.
+    mixes_states: ClassVar[bool] = False
     # Whether n-step targets need the intermediate states.
     BETWEEN: ClassVar[bool] = False
     TRACED: ClassVar[dict[str, tuple[float, float]]] = {
         "learning_rate": (0.0, 1.0),
-        "actor_learning_rate": (0.0, 1.0),
         "gamma": (0.0, 1.0),
         "tau": (0.0, 1.0),
         "reward_scale": (1e-9, math.inf),
@@ -55,22 +54,19 @@ class OffPolicySettings(LearnerSettings):
         "adam_beta1": (0.0, 1.0 - 1e-7),
         "adam_beta2": (0.0, 1.0 - 1e-7),
     }
-    OPTIONAL: ClassVar[tuple[str, ...]] = ("actor_learning_rate",)
+    OPTIONAL: ClassVar[tuple[str, ...]] = ()
     COUNTS: ClassVar[tuple[str, ...]] = ("learning_starts",)
+    LISTS: ClassVar[tuple[str, ...]] = ("widths",)
 
     widths: tuple[int, ...] = (256, 256)
-    critic_widths: tuple[int, ...] | None = None
     activation: str = "relu"
     compute_dtype: str = "float32"
     encoder: EncoderConfig = EncoderConfig()
-    initial_action: tuple[float, ...] | None = None
-    n_critics: int = 2
     horizon: int = 64
     batch_size: int = 256
     learning_starts: int = 1000
     updates_per_step: int = 1
     learning_rate: float = 3e-4
-    actor_learning_rate: float | None = None
     gamma: float = 0.99
     tau: float = 0.005
     reward_scale: float = 1.0
@@ -81,7 +77,7 @@ class OffPolicySettings(LearnerSettings):
     replay: ReplayConfig = ReplayConfig()
 
     def __post_init__(self):
-        for key in ("widths", "critic_widths", "initial_action"):
+        for key in self.LISTS:
             if getattr(self, key) is not None:
                 object.__setattr__(self, key, require_list(key, getattr(self, key)))
         if isinstance(self.encoder, Mapping):
@@ -89,19 +85,55 @@ class OffPolicySettings(LearnerSettings):
         if isinstance(self.replay, Mapping):
             object.__setattr__(self, "replay", ReplayConfig(**self.replay))
         require_switches(self)
-        for key in ("widths", "critic_widths"):
-            require_widths(key, getattr(self, key))
-            if getattr(self, key) == ():
-                raise ValueError(f"{key}=(): needs at least one layer")
-        require_reachable_action(self.initial_action, "")
+        self.require_layers("widths")
         require_choice("activation", self.activation, tuple(ACTIVATIONS))
         require_choice("compute_dtype", self.compute_dtype, tuple(PRECISIONS))
-        for key in ("n_critics", "horizon", "batch_size", "updates_per_step", *self.COUNTS):
+        for key in ("horizon", "batch_size", "updates_per_step", *self.COUNTS):
             require_count(key, getattr(self, key))
         for key, (low, high) in self.TRACED.items():
             if getattr(self, key) is not None or key not in self.OPTIONAL:
                 require_range(key, getattr(self, key), low, high)
 
+    @property
+    def remembers(self) -> bool:
+        """Whether there is a recurrent core."""
+        return False
+
+    def require_layers(self, key: str) -> None:
+        """Checks the widths of hidden layers, of which there must be at least one; None is allowed."""
+        require_widths(key, getattr(self, key))
+        if getattr(self, key) == ():
+            raise ValueError(f"{key}=(): needs at least one layer")
+
     def adjustable(self) -> tuple[str, ...]:
         """Returns the names of the settings that live in the state and may change when a run resumes."""
         return (*self.TRACED, *self.COUNTS)
+
+
+@dataclass(frozen=True)
+class ActorCriticSettings(OffPolicySettings):
+    """Settings of learners with an actor and an ensemble of critics, besides those of `OffPolicySettings`.
+
+    Attributes:
+      critic_widths: hidden layers of every critic; None for the same as `widths`, those of the actor.
+      initial_action: initial mean action per dimension; None for 0.
+      n_critics: number of critics in the ensemble.
+      actor_learning_rate: learning rate of the actor; None for `learning_rate`.
+    """
+
+    TRACED: ClassVar[dict[str, tuple[float, float]]] = OffPolicySettings.TRACED | {
+        "actor_learning_rate": (0.0, 1.0),
+    }
+    OPTIONAL: ClassVar[tuple[str, ...]] = ("actor_learning_rate",)
+    LISTS: ClassVar[tuple[str, ...]] = (*OffPolicySettings.LISTS, "critic_widths", "initial_action")
+
+    critic_widths: tuple[int, ...] | None = None
+    initial_action: tuple[float, ...] | None = None
+    n_critics: int = 2
+    actor_learning_rate: float | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.require_layers("critic_widths")
+        require_reachable_action(self.initial_action, "")
+        require_count("n_critics", self.n_critics)

@@ -25,13 +25,13 @@ from algos.off_policy.learning import (
 )
 from algos.off_policy.networks import make_actor, make_ensemble
 from algos.off_policy.replay.rings import Sample
-from algos.off_policy.settings import OffPolicySettings
+from algos.off_policy.settings import ActorCriticSettings
 from algos.types import ActionSpec, Metrics, ObservationSpec, PyTree
 
 
 @dataclass(frozen=True)
-class SoftSettings(OffPolicySettings):
-    """Settings of maximum-entropy learners, in addition to those of `OffPolicySettings`.
+class SoftSettings(ActorCriticSettings):
+    """Settings of maximum-entropy learners, in addition to those of `ActorCriticSettings`.
 
     Attributes:
       initial_std: initial standard deviation of actions before squashing.
@@ -44,14 +44,14 @@ class SoftSettings(OffPolicySettings):
     """
 
     BETWEEN: ClassVar[bool] = True
-    TRACED: ClassVar[dict[str, tuple[float, float]]] = OffPolicySettings.TRACED | {
+    TRACED: ClassVar[dict[str, tuple[float, float]]] = ActorCriticSettings.TRACED | {
         "log_std_min": (-20.0, 0.0),
         "log_std_max": (0.0, 5.0),
         "alpha_learning_rate": (0.0, 1.0),
         "target_entropy": (-math.inf, math.inf),
     }
     OPTIONAL: ClassVar[tuple[str, ...]] = (
-        *OffPolicySettings.OPTIONAL,
+        *ActorCriticSettings.OPTIONAL,
         "alpha_learning_rate",
         "target_entropy",
     )
@@ -117,14 +117,20 @@ def make_soft_method(
         log_alpha = jnp.float32(math.log(config.alpha))
         return {"actor": actor.init(key_actor), "critic": critics.init(key_critic), "log_alpha": log_alpha}
 
+    def explore(state, key, obs, carry, _reset, _mask):
+        return current_policy(soft, state, obs).sample(key), carry
+
+    def greedy(state, obs, carry, _reset, _mask):
+        return current_policy(soft, state, obs).mode(), carry
+
     return OffPolicyMethod(
         init=init,
         hyper={"target_entropy": -float(action.dimensions)},
         targets=("critic",),
-        explore=lambda state, key, obs: current_policy(soft, state, obs).sample(key),
-        greedy=lambda state, obs: current_policy(soft, state, obs).mode(),
+        explore=explore,
+        greedy=greedy,
         target=partial(soft_target, soft),
-        predict=critics.apply,
+        predict=lambda params, batch: critics.apply(params, batch.obs, batch.action),
         critic_loss=critic_loss,
         improve=partial(step_actor_and_temperature, soft),
     )

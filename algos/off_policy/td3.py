@@ -25,13 +25,13 @@ from algos.off_policy.learning import (
 )
 from algos.off_policy.networks import make_actor, make_ensemble
 from algos.off_policy.replay.rings import Sample
-from algos.off_policy.settings import OffPolicySettings
+from algos.off_policy.settings import ActorCriticSettings
 from algos.types import ActionSpec, Metrics, ObservationSpec
 
 
 @dataclass(frozen=True)
-class TD3Config(ReplayLearner):
-    """Settings of TD3, in addition to those of `OffPolicySettings`; noise in units of half the action range.
+class TD3Config(ActorCriticSettings, ReplayLearner):
+    """Settings of TD3, besides those of `ActorCriticSettings`; noise in units of half the action range.
 
     Attributes:
       policy_delay: critic steps per step of the actor and of the targets.
@@ -41,12 +41,12 @@ class TD3Config(ReplayLearner):
     """
 
     NAME: ClassVar[str] = "td3"
-    TRACED: ClassVar[dict[str, tuple[float, float]]] = OffPolicySettings.TRACED | {
+    TRACED: ClassVar[dict[str, tuple[float, float]]] = ActorCriticSettings.TRACED | {
         "exploration_noise": (0.0, math.inf),
         "target_noise": (0.0, math.inf),
         "target_noise_clip": (0.0, math.inf),
     }
-    COUNTS: ClassVar[tuple[str, ...]] = (*OffPolicySettings.COUNTS, "policy_delay")
+    COUNTS: ClassVar[tuple[str, ...]] = (*ActorCriticSettings.COUNTS, "policy_delay")
 
     policy_delay: int = 2
     exploration_noise: float = 0.1
@@ -84,11 +84,12 @@ def make_td3_method(config: TD3Config, observation: ObservationSpec, action: Act
         key_actor, key_critic = jax.random.split(key)
         return {"actor": actor.init(key_actor), "critic": critics.init(key_critic)}
 
-    def greedy(state, obs):
-        return networks.act(state.params["actor"], obs)
+    def greedy(state, obs, carry, _reset, _mask):
+        return networks.act(state.params["actor"], obs), carry
 
-    def explore(state, key, obs):
-        return add_action_noise(key, greedy(state, obs), state.hyper["exploration_noise"], jnp.inf)
+    def explore(state, key, obs, carry, reset, mask):
+        action, carry = greedy(state, obs, carry, reset, mask)
+        return add_action_noise(key, action, state.hyper["exploration_noise"], jnp.inf), carry
 
     return OffPolicyMethod(
         init=init,
@@ -97,7 +98,7 @@ def make_td3_method(config: TD3Config, observation: ObservationSpec, action: Act
         explore=explore,
         greedy=greedy,
         target=partial(smoothed_target, networks),
-        predict=critics.apply,
+        predict=lambda params, batch: critics.apply(params, batch.obs, batch.action),
         critic_loss=squared_loss,
         improve=partial(delayed_actor_step, networks),
     )

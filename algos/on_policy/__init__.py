@@ -1,4 +1,4 @@
-"""On-policy learners: PPO and A2C, one file per idea.
+"""On-policy learners: PPO, A2C and PQN, one file per idea.
 
 Reading order for PPO:
 
@@ -12,5 +12,6 @@ Reading order for PPO:
    of a trained policy in addition to the reinforcement-learning objective.
 7. `agent`: acting, and the update that calls the above; `ppo`: the agent that the settings describe.
 
-For A2C read 1, 2, 3, 5 and 7, then `a2c`. Formulas: docs/reference/trainer.md.
+For A2C read 1, 2, 3, 5 and 7, then `a2c`; for PQN 1, 2, 4, 5 and 7, then `pqn`. Formulas:
+docs/reference/trainer.md.
 """

@@ -10,20 +10,20 @@ import jax.numpy as jnp
 from algos import collectives
 from algos.checks import require_choice
 from algos.metrics import STEPS
-from algos.nets.actor_critic import PolicyFunctions, with_observation_decoder
+from algos.nets.actor_critic import PolicyFunctions, make_actor_critic, with_observation_decoder
 from algos.on_policy.agent import OnPolicyMethod, RolloutLearner
 from algos.on_policy.losses import total_loss
 from algos.on_policy.minibatches import sum_alive
 from algos.on_policy.sample_epochs import SampleBatch
 from algos.on_policy.settings import OnPolicySettings, OnPolicyState
 from algos.optim.optimizers import Optimizer, clip_scale, make_optimizer
-from algos.types import Hyper, Metrics, PyTree
+from algos.types import ActionSpec, Hyper, Metrics, ObservationSpec, PyTree
 
 OPTIMIZERS = ("rmsprop", "adam")
 
 
 @dataclass(frozen=True)
-class A2CConfig(RolloutLearner):
+class A2CConfig(OnPolicySettings, RolloutLearner):
     """Settings of A2C: those of `OnPolicySettings`, with `normalize_advantage` "batch" or "none".
 
     Attributes:
@@ -46,6 +46,10 @@ class A2CConfig(RolloutLearner):
     def __post_init__(self):
         super().__post_init__()
         require_choice("optimizer", self.optimizer, OPTIMIZERS)
+
+    def networks(self, observation: ObservationSpec, action: ActionSpec) -> PolicyFunctions:
+        """Builds the actor and the critic; see `RolloutLearner.networks`."""
+        return make_actor_critic(self, observation, action)
 
     def method(self, policy: PolicyFunctions, **run) -> OnPolicyMethod:
         """Returns the method with one policy-gradient step per rollout."""

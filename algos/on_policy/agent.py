@@ -7,7 +7,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from algos.nets.actor_critic import PolicyFunctions, make_actor_critic
+from algos.nets.actor_critic import PolicyFunctions
+from algos.nets.distributions import Distribution
 from algos.nets.encoders import encoded_blocks
 from algos.nets.networks import flatten_features
 from algos.nets.normalize import (
@@ -18,7 +19,7 @@ from algos.nets.normalize import (
 )
 from algos.nets.observations import init_statistics, merge_statistics, normalize_observations
 from algos.on_policy.sample_epochs import samples_from_rollout
-from algos.on_policy.settings import OnPolicySettings, OnPolicyState
+from algos.on_policy.settings import OnPolicyState, RolloutSettings
 from algos.on_policy.traced_settings import apply_schedules
 from algos.optim.optimizers import global_norm, latest_params
 from algos.optim.small_batches import step_on_few_rows
@@ -35,6 +36,15 @@ from algos.types import (
 )
 
 
+def sample_action(
+    state: OnPolicyState, key: jax.Array, distribution: Distribution, value: jax.Array
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Samples an action of a policy; records its log-probability and the value."""
+    del state
+    action = distribution.sample(key)
+    return action, {"log_prob": distribution.log_prob(action), "value": value}
+
+
 class OnPolicyMethod(NamedTuple):
     """Algorithm-specific functions of an on-policy learner.
 
@@ -44,20 +54,23 @@ class OnPolicyMethod(NamedTuple):
       prepare: `(config, state, rollout, hyper) -> batch` from a rollout with flat observations; the batch
         has at least `value`, `target` and `alive`.
       acting: `(optimizer, params) -> params` to act with.
+      decide: `(state, key, distribution, value) -> (action, extras)`, acts to learn; `distribution` and
+        `value` are what the networks return, `extras` those of `Rollout`.
     """
 
     init: Callable
     learn: Callable
     prepare: Callable = samples_from_rollout
     acting: Callable = latest_params
+    decide: Callable = sample_action
 
 
-class RolloutLearner(OnPolicySettings):
+class RolloutLearner(RolloutSettings):
     """Settings that build the agent that they describe."""
 
     def networks(self, observation: ObservationSpec, action: ActionSpec) -> PolicyFunctions:
         """Builds the networks for flat observations."""
-        return make_actor_critic(self, observation, action)
+        raise NotImplementedError
 
     def method(self, policy: PolicyFunctions, **run) -> OnPolicyMethod:
         """Builds the learning method with these networks; `run` is as for `make`."""
@@ -102,7 +115,7 @@ class RolloutLearner(OnPolicySettings):
 
 
 def make_rollout_agent(
-    config: OnPolicySettings,
+    config: RolloutSettings,
     policy: PolicyFunctions,
     method: OnPolicyMethod,
     observation: ObservationSpec,
@@ -120,8 +133,8 @@ def make_rollout_agent(
 
     def act(state, key, obs, carry, reset, mask):
         carry, distribution, value = evaluate(state, obs, carry, reset, mask)
-        action = distribution.sample(key)
-        return action, carry, {"log_prob": distribution.log_prob(action), "value": value}
+        action, extras = method.decide(state, key, distribution, value)
+        return action, carry, extras
 
     def update(state, key, rollout):
         rollout = rollout.replace(obs=flatten_observations(observation, rollout.obs))
@@ -183,7 +196,7 @@ def flatten_observations(observation: ObservationSpec, obs: PyTree) -> jax.Array
 
 
 def initial_on_policy_state(
-    config: OnPolicySettings,
+    config: RolloutSettings,
     policy: PolicyFunctions,
     method: OnPolicyMethod,
     observation: ObservationSpec,
@@ -199,7 +212,7 @@ def initial_on_policy_state(
     statistics = init_statistics(observation.size, encoded_blocks(config.encoder, observation.blocks))
     if observation.critic is not None:
         statistics = Asymmetric(statistics, init_statistics(math.prod(observation.critic)))
-    agents = samples or 0  # not used where it is unknown, see `OnPolicySettings.require_run`
+    agents = samples or 0  # not used where it is unknown, see `RolloutSettings.require_run`
     return OnPolicyState(
         params=params,
         optimizer=optimizer,
@@ -233,7 +246,7 @@ def update_policy_average(average: PyTree, latest: PyTree, share: float, updates
 
 
 def update_from_rollout(
-    config: OnPolicySettings, method: OnPolicyMethod, state: OnPolicyState, key: jax.Array, rollout: Rollout
+    config: RolloutSettings, method: OnPolicyMethod, state: OnPolicyState, key: jax.Array, rollout: Rollout
 ) -> tuple[OnPolicyState, Metrics]:
     """Runs one update on a rollout with flat observations; returns `(state, metrics)`.
 

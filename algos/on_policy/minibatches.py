@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +10,32 @@ import jax.numpy as jnp
 from algos import collectives
 from algos.metrics import STEPS
 from algos.nets.normalize import masked_mean_or_zero
-from algos.on_policy.ppo_settings import PPOSettings
 from algos.optim.optimizers import Optimizer, clip_scale
 from algos.types import Hyper, Metrics, PyTree
+
+
+class EpochSettings(Protocol):
+    """Settings of epochs over minibatches: those of PPO, or of another learner that does as PPO does."""
+
+    @property
+    def epochs(self) -> int:
+        """Passes over a rollout."""
+        ...
+
+    @property
+    def num_minibatches(self) -> int:
+        """Minibatches per pass."""
+        ...
+
+    @property
+    def accumulation(self) -> int:
+        """Minibatches whose gradients make one step."""
+        ...
+
+    @property
+    def kl_stop(self) -> str | None:
+        """As in `PPOSettings`; None for learners without a policy, whose losses have no `approx_kl`."""
+        ...
 
 
 class MinibatchCarry(NamedTuple):
@@ -68,7 +91,7 @@ class StepStatistics(NamedTuple):
 
 
 def run_minibatch_epoch(
-    config: PPOSettings,
+    config: EpochSettings,
     optimizer: Optimizer,
     gradient: Callable,
     progress: MinibatchCarry,
@@ -93,10 +116,10 @@ def run_minibatch_epoch(
         params, state, stopped, memory = progress
         *mine, memory = gradient(params, memory, minibatch)
         grads, sums, count = collectives.average_gradients(*mine)
-        kl = sums["approx_kl"] / jnp.maximum(count, 1.0)
         norm = optimizer.norm(grads)
         evaluated = ~stopped & (count > 0)
         if config.kl_stop == "minibatch":
+            kl = sums["approx_kl"] / jnp.maximum(count, 1.0)
             stopped = stopped | (kl > hyper["target_kl"])
         scale = clip_scale(norm, hyper["max_grad_norm"])
         params, state = optimizer.step(grads, state, params, hyper, scale, evaluated & ~stopped)

@@ -1,5 +1,6 @@
 """Training on single samples of a rollout: advantages, targets and PPO's epochs of shuffled minibatches."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from algos.nets.normalize import scale_reward, standardize
 from algos.nets.observations import Entities, compress_observations
 from algos.on_policy.distillation import action_imitation_loss, add_imitation_loss
 from algos.on_policy.losses import acting_weights, clipped_loss
-from algos.on_policy.minibatches import MinibatchCarry, run_minibatch_epoch, sum_alive
+from algos.on_policy.minibatches import EpochSettings, MinibatchCarry, run_minibatch_epoch, sum_alive
 from algos.on_policy.ppo_settings import PPOSettings
 from algos.on_policy.returns import gae_of_rollout
 from algos.on_policy.settings import OnPolicySettings, OnPolicyState
@@ -105,6 +106,9 @@ def learn_samples(
         raise ValueError(f"teacher={config.teacher}: must be loaded before the agent learns")
     policy = with_observation_decoder(policy, state.observations)
 
+    def enter(rows):
+        return rows, entering_advantages(config, batch, rows)
+
     def gradient(params, memory, chosen):
         rows, advantage = chosen
         # A minibatch is gathered as its turn comes: a shuffled copy would be as large as the whole batch.
@@ -113,11 +117,37 @@ def learn_samples(
         grads, samples = jax.grad(ppo_loss, argnums=1, has_aux=True)(policy, params, minibatch, hyper)
         return grads, *sum_alive(samples, minibatch.alive), memory
 
+    idle = jnp.zeros(batch.alive.shape, bool) if batch.idle is None else batch.idle
+    return run_epochs(config, optimizer, state, key, idle, gradient, enter, hyper)
+
+
+def run_epochs(
+    config: EpochSettings,
+    optimizer: Optimizer,
+    state: OnPolicyState,
+    key: jax.Array,
+    idle: jax.Array,
+    gradient: Callable,
+    enter: Callable,
+    hyper: Hyper,
+) -> tuple[PyTree, PyTree, Metrics]:
+    """Runs all epochs over minibatches of shuffled rows; returns `(params, optimizer, metrics)`.
+
+    Args:
+      config: the settings.
+      optimizer: the optimiser.
+      state: the learner before the update.
+      key: key of this update.
+      idle: `[N]` bool, rows of agents that do not take part.
+      gradient: see `run_minibatch_epoch`.
+      enter: `(rows [minibatches, m]) -> minibatches` that enter the gradient in an epoch.
+      hyper: traced hyper-parameters.
+    """
+
     def epoch(progress, key):
-        rows = split_minibatches(_shuffle_samples(key, batch), config.num_minibatches)
-        minibatches = rows, entering_advantages(config, batch, rows)
+        rows = split_minibatches(_shuffle_rows(key, idle), config.num_minibatches)
         return run_minibatch_epoch(
-            config, optimizer, gradient, progress, minibatches, hyper, MINIBATCH_UNROLL
+            config, optimizer, gradient, progress, enter(rows), hyper, MINIBATCH_UNROLL
         )
 
     progress = MinibatchCarry(state.params, state.optimizer, jnp.zeros((), bool), ())
@@ -127,15 +157,13 @@ def learn_samples(
     return progress.params, progress.optimizer, steps.metrics()
 
 
-def _shuffle_samples(key: jax.Array, batch: SampleBatch) -> jax.Array:
-    """Random order `[N]` of the samples, with `idle` samples last.
+def _shuffle_rows(key: jax.Array, idle: jax.Array) -> jax.Array:
+    """Random order `[N]` of the rows, with `idle` rows last.
 
-    Idle samples then fill the last minibatches, which contribute nothing, and the others have more learnt
-    samples.
+    Idle rows then fill the last minibatches, which contribute nothing, and the others have more learnt rows.
     """
-    bits = jax.random.bits(key, batch.alive.shape)
-    bits = bits if batch.idle is None else jnp.where(batch.idle, ~jnp.zeros_like(bits), bits)
-    return jnp.argsort(bits)
+    bits = jax.random.bits(key, idle.shape)
+    return jnp.argsort(jnp.where(idle, ~jnp.zeros_like(bits), bits))
 
 
 def entering_advantages(config: PPOSettings, batch: SampleBatch, rows: jax.Array) -> jax.Array:

@@ -8,7 +8,7 @@ import jax
 from flax import struct
 
 from algos.checks import require_choice, require_range
-from algos.nets.actor_critic import ActorCriticConfig
+from algos.nets.actor_critic import ActorCriticConfig, NetworkConfig
 from algos.nets.normalize import RewardScale
 from algos.nets.observations import Statistics
 from algos.on_policy.traced_settings import TracedSettings
@@ -16,22 +16,20 @@ from algos.types import Hyper, PyTree
 
 
 @dataclass(frozen=True)
-class OnPolicySettings(ActorCriticConfig, TracedSettings):
-    """Settings of all on-policy learners, in addition to those of their networks.
+class RolloutSettings(NetworkConfig, TracedSettings):
+    """Settings of all learners from rollouts, in addition to those of their networks.
 
     The numbers named in `TRACED` (and `total_updates`) are initial values: they live in `state.hyper`, where
     they can be changed, restored or vmapped over without recompiling.
 
     Attributes:
       horizon: decisions T per rollout.
-      learning_rate, entropy_coefficient: initial values, with schedules ("constant", "linear", "cosine") to
-        the values `*_end` reached after `total_updates`.
+      learning_rate: initial value, with a schedule ("constant", "linear", "cosine") to `learning_rate_end`,
+        reached after `total_updates`.
       total_updates: length of the schedules; None for the length of the run.
       gamma, gae_lambda: discount and trace decay per decision; gamma also per step of an agent that is out of
         the game and waits for delayed rewards.
-      value_coefficient: weight of the value loss.
       max_grad_norm: bound on the global gradient norm; None for no clipping.
-      normalize_advantage: one of `ADVANTAGES`; "batch" standardises over the whole rollout.
       normalize_observation, normalize_reward: running normalisation.
       reward_centering: rate of the running mean that is subtracted from rewards; 0 for no centring.
       reward_scale: constant factor on rewards, after their normalisation.
@@ -47,9 +45,6 @@ class OnPolicySettings(ActorCriticConfig, TracedSettings):
         "learning_rate_end": (0.0, 1.0),
         "gamma": (0.0, 1.0),
         "gae_lambda": (0.0, 1.0),
-        "entropy_coefficient": (0.0, math.inf),
-        "entropy_coefficient_end": (0.0, math.inf),
-        "value_coefficient": (0.0, math.inf),
         "max_grad_norm": (1e-6, math.inf),
         "reward_scale": (1e-9, math.inf),
         "reward_clamp": (1e-9, math.inf),
@@ -57,25 +52,19 @@ class OnPolicySettings(ActorCriticConfig, TracedSettings):
         "adam_beta1": (0.0, 1.0 - 1e-7),
         "adam_beta2": (0.0, 1.0 - 1e-7),
     }
-    ANNEALED: ClassVar[tuple[str, ...]] = ("learning_rate", "entropy_coefficient")
+    ANNEALED: ClassVar[tuple[str, ...]] = ("learning_rate",)
     OPTIONAL: ClassVar[tuple[str, ...]] = ("max_grad_norm", "reward_clamp")
     # Whether critics may have privileged observations.
     privileged_critics: ClassVar[bool] = True
-    ADVANTAGES: ClassVar[tuple[str, ...]] = ("batch", "none")
 
     horizon: int = 128
     learning_rate: float = 3e-4
     learning_rate_end: float = 0.0
     learning_rate_schedule: str = "constant"
-    entropy_coefficient: float = 0.0
-    entropy_coefficient_end: float = 0.0
-    entropy_coefficient_schedule: str = "constant"
     total_updates: int | None = None
     gamma: float = 0.99
     gae_lambda: float = 0.95
-    value_coefficient: float = 0.5
     max_grad_norm: float | None = 0.5
-    normalize_advantage: str = "none"
     normalize_observation: bool = True
     normalize_reward: bool = False
     reward_scale: float = 1.0
@@ -91,7 +80,6 @@ class OnPolicySettings(ActorCriticConfig, TracedSettings):
         self.require_traced()
         require_range("reward_centering", self.reward_centering, 0.0, 1.0)
         require_range("policy_average", self.policy_average, 0.0, 1.0 - 1e-6)
-        require_choice("normalize_advantage", self.normalize_advantage, self.ADVANTAGES)
 
     def rows(self, samples: int) -> int:
         """Samples per forward and backward pass, with `samples` parallel agents."""
@@ -111,6 +99,35 @@ class OnPolicySettings(ActorCriticConfig, TracedSettings):
             if getattr(self, key) and samples is None:
                 raise ValueError(f"{key}={getattr(self, key)}: needs samples, the number of parallel agents")
         self.require_total_updates(total_updates)
+
+
+@dataclass(frozen=True)
+class OnPolicySettings(ActorCriticConfig, RolloutSettings):
+    """Settings of policy-gradient learners, in addition to those of `RolloutSettings`.
+
+    Attributes:
+      entropy_coefficient: weight of the entropy bonus, with a schedule like that of the learning rate.
+      value_coefficient: weight of the value loss.
+      normalize_advantage: one of `ADVANTAGES`; "batch" standardises over the whole rollout.
+    """
+
+    TRACED: ClassVar[dict[str, tuple[float, float]]] = RolloutSettings.TRACED | {
+        "entropy_coefficient": (0.0, math.inf),
+        "entropy_coefficient_end": (0.0, math.inf),
+        "value_coefficient": (0.0, math.inf),
+    }
+    ANNEALED: ClassVar[tuple[str, ...]] = (*RolloutSettings.ANNEALED, "entropy_coefficient")
+    ADVANTAGES: ClassVar[tuple[str, ...]] = ("batch", "none")
+
+    entropy_coefficient: float = 0.0
+    entropy_coefficient_end: float = 0.0
+    entropy_coefficient_schedule: str = "constant"
+    value_coefficient: float = 0.5
+    normalize_advantage: str = "none"
+
+    def __post_init__(self):
+        super().__post_init__()
+        require_choice("normalize_advantage", self.normalize_advantage, self.ADVANTAGES)
 
 
 class OnPolicyState(struct.PyTreeNode):

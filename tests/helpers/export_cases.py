@@ -3,11 +3,13 @@
 import jax
 import numpy as np
 
+from algos.off_policy.dqn import DQNConfig
 from algos.off_policy.sac import SACConfig
 from algos.off_policy.td3 import TD3Config
 from algos.off_policy.tqc import TQCConfig
 from algos.on_policy.a2c import A2CConfig
 from algos.on_policy.ppo import PPOConfig
+from algos.on_policy.pqn import PQNConfig
 from algos.types import Block
 from jaxmarl_echelon import export
 from jaxmarl_echelon.envs.base import Role
@@ -62,6 +64,13 @@ CASES = {
     "sac": (SACConfig(**REPLAY), FLAT, CONTINUOUS, ()),
     "td3": (TD3Config(**REPLAY), FLAT, CONTINUOUS, ()),
     "tqc": (TQCConfig(**REPLAY, encoder={"kind": "deepset", "width": 8}), PARTS, CONTINUOUS, BLOCKS),
+    "dqn": (DQNConfig(**REPLAY, dueling=True), FLAT, CHOICES, ()),
+    "pqn": (
+        PQNConfig(widths=(8,), num_minibatches=2, core={"kind": "gru", "width": 6}),
+        FLAT,
+        CHOICE,
+        (),
+    ),
     "lstm": (recurrent("lstm", layers=2), FLAT, CONTINUOUS, ()),
     "gru": (recurrent("gru"), FLAT, CHOICES, ()),
     "mingru": (recurrent("mingru", highway=True, scan="parallel", layers=2), FLAT, CHOICE, ()),

@@ -18,7 +18,16 @@ from jax.typing import DTypeLike
 from algos.checks import require_choice, require_count, require_range, require_switches
 from algos.off_policy.replay.hindsight import STRATEGIES, EpisodeEnds, extend_ends, init_ends, make_relabel
 from algos.off_policy.replay.priorities import Priorities, SamplingRule, make_prioritized, make_uniform
-from algos.off_policy.replay.rings import Ring, init_ring, make_windows, read_samples, store_step
+from algos.off_policy.replay.rings import (
+    PLAIN_ROWS,
+    Ring,
+    RowLayout,
+    init_ring,
+    make_windows,
+    read_samples,
+    read_sequences,
+    store_step,
+)
 from algos.off_policy.replay.successes import (
     Successes,
     init_successes,
@@ -27,7 +36,7 @@ from algos.off_policy.replay.successes import (
 )
 from algos.types import Goal, Transition
 
-COUNTS = ("capacity", "n_step", "importance_samples")
+COUNTS = ("capacity", "n_step", "sequence", "importance_samples")
 RANGES = {
     "priority_exponent": (0.0, 1.0),
     "importance_exponent": (0.0, 1.0),
@@ -45,6 +54,8 @@ class ReplayConfig:
     Attributes:
       capacity: transitions of all rows together, divided equally between rows.
       n_step: largest number of decisions that one sample spans.
+      sequence: consecutive decisions that a sample holds one by one, for learners with memory; above 1
+        excludes `n_step`, successes and hindsight.
       prioritized: draw by priority instead of uniformly.
       priority_exponent: 0 for uniform, 1 for proportional to the priority.
       priority_epsilon: added to every priority.
@@ -60,6 +71,7 @@ class ReplayConfig:
 
     capacity: int = 100_000
     n_step: int = 1
+    sequence: int = 1
     prioritized: bool = False
     priority_exponent: float = 0.6
     importance_exponent: float = 0.4
@@ -82,6 +94,9 @@ class ReplayConfig:
         require_choice("replay.hindsight_strategy", self.hindsight_strategy, STRATEGIES)
         if self.success_ratio > 0 and self.success_capacity == 0:
             raise ValueError("replay.success_capacity=0: must be at least 1 with a success_ratio above 0")
+        for key, plain in (("n_step", 1), ("success_ratio", 0.0), ("hindsight_ratio", 0.0)):
+            if self.sequence > 1 and (value := getattr(self, key)) != plain:
+                raise ValueError(f"replay.{key}={value}: must be {plain:g} with sequence={self.sequence}")
         if self.success_ratio + self.hindsight_ratio > 1:
             raise ValueError(
                 f"replay.hindsight_ratio={self.hindsight_ratio}: must be at most 1 - success_ratio, "
@@ -172,12 +187,13 @@ def make_replay(
     goal: Goal | None = None,
     between: bool = False,
     observation_dtype: DTypeLike = jnp.float32,
+    layout: RowLayout = PLAIN_ROWS,
 ) -> Replay:
     """Builds a replay.
 
     Args:
       config: the settings.
-      rows: N = E * A parallel agents.
+      rows: N = E * A parallel agents, or teams of agents.
       observation_size: F.
       action_size: D.
       batch_size: B.
@@ -185,6 +201,7 @@ def make_replay(
       goal: access to goals in observations, for hindsight.
       between: whether samples of several decisions include their intermediate states.
       observation_dtype: dtype of the environment's observations; see `init_ring`.
+      layout: what else is stored with each step.
 
     Raises:
       ValueError: for a capacity too small for the batch, the rows or whole successful episodes, or hindsight
@@ -202,6 +219,7 @@ def make_replay(
         observation_size=observation_size,
         action_size=action_size,
         observation_dtype=observation_dtype,
+        layout=layout,
     )
     success = make_success_part(config, rows, empty, from_success, episode_limit, between)
 
@@ -222,6 +240,10 @@ def make_replay(
         choice_key, hindsight_key, success_key = jax.random.split(key, 3)
         ring = state.ring
         chosen, row, slot, weight = choice.draw(state.choice, choice_key, ring)
+        if config.sequence > 1:
+            window = make_windows(ring, row, slot, config.sequence, gamma)
+            batch = read_sequences(ring, window, weight, row * slots + slot, gamma)
+            return state.replace(choice=chosen), batch
         window = make_windows(ring, row, slot, config.n_step, gamma)
         batch = read_samples(ring, window, weight, row * slots + slot, between=between)
         batch = hindsight.change(state.ends, ring, hindsight_key, gamma, window, batch)
@@ -238,11 +260,12 @@ def make_replay(
 
 def require_replay_sizes(config: ReplayConfig, rows: int, batch_size: int) -> None:
     """Checks for room for a batch, and in every row for a window and one more step."""
-    least = rows * max(-(-batch_size // rows), config.n_step + 1)
+    key = "n_step" if config.sequence == 1 else "sequence"
+    least = rows * max(-(-batch_size // rows), getattr(config, key) + 1)
     if config.capacity < least:
         raise ValueError(
             f"replay.capacity={config.capacity}: must be at least {least} for batches of {batch_size} and "
-            f"{rows} parallel agents with n_step={config.n_step}"
+            f"{rows} parallel agents with {key}={getattr(config, key)}"
         )
 
 

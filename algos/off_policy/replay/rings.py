@@ -10,6 +10,24 @@ from jax.typing import DTypeLike
 from algos.types import PyTree, Transition
 
 
+class RowLayout(NamedTuple):
+    """Shapes of what a ring stores with each step, besides the sizes of one agent.
+
+    Attributes:
+      team: `(A,)` for rows of A agents, whose observations and actions have this axis before their features;
+        `()` for rows of one agent.
+      context, next_context: `jax.ShapeDtypeStruct`s of one step's, see `algos.types.Transition`.
+    """
+
+    team: tuple[int, ...] = ()
+    context: PyTree = None
+    next_context: PyTree = None
+
+
+# One agent, and nothing else.
+PLAIN_ROWS = RowLayout()
+
+
 class Ring(struct.PyTreeNode):
     """Newest transitions of N rows, at most C per row, in order of time.
 
@@ -19,6 +37,7 @@ class Ring(struct.PyTreeNode):
       reward: `[N, C]`.
       discount: `[N, C]` 0 where the step terminated the agent, 1 otherwise.
       next_obs: `[N, C, F]` next observations, including the true final one of an episode.
+      context, next_context: leaves `[N, C, ...]`, see `algos.types.Transition`; None for none.
       last: `[N, C]` bool; the row's next transition does not continue this one.
       cursor: `[N]` int32, the slot that is written next.
       count: `[N]` int32, number of stored transitions.
@@ -30,6 +49,8 @@ class Ring(struct.PyTreeNode):
     reward: jax.Array
     discount: jax.Array
     next_obs: jax.Array
+    context: PyTree
+    next_context: PyTree
     last: jax.Array
     cursor: jax.Array
     count: jax.Array
@@ -106,7 +127,9 @@ class Sample(struct.PyTreeNode):
       next_obs: `[B, F]` observation after the window.
       weight: `[B]` importance weights, at most 1.
       index: of the transitions, for `Replay.reprioritize`.
+      context, next_context: leaves `[B, ...]` of the first and the last step of the window, or None.
       between: intermediate states; None if not requested or n is 1.
+      inside: `[B, L]` bool for samples of sequences, see `read_sequences`; None for others.
     """
 
     obs: jax.Array
@@ -116,22 +139,36 @@ class Sample(struct.PyTreeNode):
     next_obs: jax.Array
     weight: jax.Array
     index: PyTree
+    context: PyTree = None
+    next_context: PyTree = None
     between: IntermediateStates | None = None
+    inside: jax.Array | None = None
 
 
 def init_ring(
-    rows: int, slots: int, observation_size: int, action_size: int, observation_dtype: DTypeLike = jnp.float32
+    rows: int,
+    slots: int,
+    observation_size: int,
+    action_size: int,
+    observation_dtype: DTypeLike = jnp.float32,
+    layout: RowLayout = PLAIN_ROWS,
 ) -> Ring:
     """Returns an empty ring of zeros. Observations of any floating type are stored as float32."""
-    shape = (rows, slots)
+    shape, each = (rows, slots), (rows, slots, *layout.team)
     if jnp.issubdtype(observation_dtype, jnp.floating):
         observation_dtype = jnp.float32
+
+    def empty_of(one: PyTree) -> PyTree:
+        return jax.tree.map(lambda x: jnp.zeros((*shape, *x.shape), x.dtype), one)
+
     return Ring(
-        obs=jnp.zeros((*shape, observation_size), observation_dtype),
-        action=jnp.zeros((*shape, action_size)),
+        obs=jnp.zeros((*each, observation_size), observation_dtype),
+        action=jnp.zeros((*each, action_size)),
         reward=jnp.zeros(shape),
         discount=jnp.zeros(shape),
-        next_obs=jnp.zeros((*shape, observation_size), observation_dtype),
+        next_obs=jnp.zeros((*each, observation_size), observation_dtype),
+        context=empty_of(layout.context),
+        next_context=empty_of(layout.next_context),
         last=jnp.zeros(shape, bool),
         cursor=jnp.zeros(rows, jnp.int32),
         count=jnp.zeros(rows, jnp.int32),
@@ -147,7 +184,8 @@ def store_step(ring: Ring, step: Transition) -> tuple[Ring, StoredPositions]:
 
     Args:
       ring: N rows.
-      step: `[N]` transitions with flat observations `[N, F]`; rows that are not alive are arbitrary.
+      step: `[N]` transitions with flat observations `[N, F]`, and contexts as in the layout; rows that are
+        not alive are arbitrary.
 
     Raises:
       ValueError: for observations that the ring's type cannot represent.
@@ -167,6 +205,8 @@ def store_step(ring: Ring, step: Transition) -> tuple[Ring, StoredPositions]:
         reward=write(ring.reward, step.reward),
         discount=write(ring.discount, step.discount),
         next_obs=write(ring.next_obs, step.next_obs),
+        context=jax.tree.map(write, ring.context, step.context),
+        next_context=jax.tree.map(write, ring.next_context, step.next_context),
         last=ring.last.at[row, jnp.where(step.alive, ring.cursor, ring.newest)].set(ends),
         cursor=(ring.cursor + step.alive) % ring.slots,
         count=jnp.minimum(ring.count + step.alive, ring.slots),
@@ -222,6 +262,8 @@ def read_samples(
         next_obs=ring.next_obs[row, window.end].astype(jnp.float32),
         weight=weight,
         index=index,
+        context=jax.tree.map(lambda x: x[row, begin], ring.context),
+        next_context=jax.tree.map(lambda x: x[row, window.end], ring.next_context),
         between=read_between(ring, window) if between and window.slot.shape[1] > 1 else None,
     )
 
@@ -231,3 +273,25 @@ def read_between(ring: Ring, window: Window) -> IntermediateStates:
     factor = jnp.where(window.inside, window.factor, 0.0)
     obs = ring.obs[window.row[:, None], window.slot[:, 1:]].astype(jnp.float32)
     return IntermediateStates(obs=obs, factor=factor[:, 1:])
+
+
+def read_sequences(
+    ring: Ring, window: Window, weight: jax.Array, index: PyTree, gamma: jax.Array | float
+) -> Sample:
+    """Reads windows of L steps as sequences, with the fields of every step, `[B, L, ...]`.
+
+    `discount` is that of one step; steps that are not `inside` are arbitrary.
+    """
+    row, slot = window.row[:, None], window.slot
+    return Sample(
+        obs=ring.obs[row, slot].astype(jnp.float32),
+        action=ring.action[row, slot],
+        reward=ring.reward[row, slot],
+        discount=gamma * ring.discount[row, slot],
+        next_obs=ring.next_obs[row, slot].astype(jnp.float32),
+        weight=weight,
+        index=index,
+        context=jax.tree.map(lambda x: x[row, slot], ring.context),
+        next_context=jax.tree.map(lambda x: x[row, slot], ring.next_context),
+        inside=window.inside,
+    )

@@ -62,6 +62,8 @@ def make_success_collector(longest: int) -> Callable:
             reward=copy(target.reward, source.reward),
             discount=copy(target.discount, source.discount),
             next_obs=copy(target.next_obs, source.next_obs),
+            context=jax.tree.map(copy, target.context, source.context),
+            next_context=jax.tree.map(copy, target.next_context, source.next_context),
             last=copy(target.last, source.last),
             cursor=(target.cursor + count) % target.slots,
             count=jnp.minimum(target.count + count, target.slots),

@@ -199,8 +199,12 @@ class RunConfig:
                 f"rollout of horizon={self.horizon // self.segments} has {plies}; needs horizon={least}"
             )
         for role, algo in self.algos.items() if self.transforms else ():
+            name = getattr(algo, "NAME", type(algo).__name__)
+            if not (algo.uses_advantages or algo.replays):
+                raise ValueError(
+                    f"algo={name}: {role} learns values; reward transforms need policy gradients"
+                )
             if algo.replays:
-                name = getattr(algo, "NAME", type(algo).__name__)
                 raise ValueError(
                     f"algo={name}: {role} learns from a replay; reward transforms need on-policy learners"
                 )
@@ -221,9 +225,20 @@ class RunConfig:
             sizes["language"] = make_answer_task(self.env.language[name])
         if self.shards > 1:
             sizes["shards"] = self.shards
+        if self.algos[name].teams:
+            sizes["team"] = self._team(name)
         if role.critic_observation is not None:
             sizes["critic_shape"] = role.critic_observation.shape
         return (role.observation.shape, action_spec(role.action)), sizes
+
+    def _team(self, learner: str) -> int:
+        """Agents of an environment that are learnt from together: those of the learner's own role alone."""
+        role = self.env.spec.role(learner)
+        team = 1 if self.controllers[learner] == role_assignment.PER_AGENT else role.size
+        if self.columns(learner) != self.num_envs * team:
+            name = getattr(self.algos[learner], "NAME", type(self.algos[learner]).__name__)
+            raise ValueError(f"algo={name}: {learner} must be the only role that its learner learns from")
+        return team
 
     def agents(self, learner: str) -> int:
         """Agents per environment of a learner's policy, or of each of its policies."""

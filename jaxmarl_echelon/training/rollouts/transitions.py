@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from algos.masks import select_rows
-from algos.types import PyTree, Transition
+from algos.types import Context, PyTree, Transition
 from jaxmarl_echelon.envs.base import Environment, TimeStep
 from jaxmarl_echelon.training.acting.controllers import action_spec
 from jaxmarl_echelon.training.rollouts.spec import RolloutSpec, StepRecord
@@ -94,7 +94,8 @@ def make_transition(env: Environment, role: str, moment: StepRecord, action: jax
     `action` is in the learner's own units.
     """
     before, after, transition = moment.before, moment.after, moment.transition
-    alive = transition.acted[role]
+    alive, over = transition.acted[role], transition.reset_next[:, None]
+    cut = alive & after.truncated[role] & ~after.terminated[role]
     score = env.spec.scores(transition.finished.results, role)
     success = jnp.zeros(alive.shape, bool) if score is None else score >= GOOD
     return Transition(
@@ -103,8 +104,12 @@ def make_transition(env: Environment, role: str, moment: StepRecord, action: jax
         reward=after.reward[role],
         discount=jnp.where(after.terminated[role], 0.0, 1.0),
         next_obs=after.obs[role],
-        boundary=after.terminated[role] | after.truncated[role] | transition.reset_next[:, None],
+        boundary=after.terminated[role] | after.truncated[role] | over,
         success=jnp.broadcast_to(success if success.ndim == 2 else success[:, None], alive.shape)
         & transition.finished.mask[:, None],
         alive=alive,
+        context=Context(alive, before.action_mask.get(role), before.critic_obs.get(role)),
+        next_context=Context(
+            (after.alive[role] & ~over) | cut, after.action_mask.get(role), after.critic_obs.get(role)
+        ),
     )

@@ -27,10 +27,12 @@ from off_policy_cases import (
 )
 
 from algos.nets.normalize import exact_moments, merge_moments, normalize_by_moments
+from algos.off_policy.dqn import DQNConfig
 from algos.off_policy.learning import adam_step, critic_step, gradient_step, update_targets
 from algos.off_policy.replay.replay import Replay
 from algos.off_policy.sac import SACConfig
 from algos.off_policy.td3 import TD3Config
+from algos.off_policy.teams import QMIXConfig, VDNConfig
 from algos.off_policy.tqc import TQCConfig
 from algos.types import ActionSpec
 
@@ -371,7 +373,7 @@ def test_importance_weights_scale_the_critics_loss_and_errors_become_priorities(
 
     @jax.jit
     def judged(state, batch):
-        prediction = method.predict(state.params["critic"], batch.obs, batch.action)
+        prediction = method.predict(state.params["critic"], batch)
         return prediction, *method.critic_loss(prediction, method.target(state, key, batch))
 
     prediction, loss, td = numbers(judged(state, batch))
@@ -475,7 +477,7 @@ def test_wrong_settings_say_what_is_allowed(settings, message):
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
-@each(*CONFIGS)
+@each(*CONFIGS, DQNConfig, VDNConfig, QMIXConfig)
 def test_files_list_every_setting_with_its_default(config, repository):
     values = yaml.safe_load((repository / "conf" / "algo" / f"{config.NAME}.yaml").read_text())
     assert values.pop("compute_dtype") == "${precision}"

@@ -6,9 +6,11 @@ import probes
 import pytest
 from compiled_once import Once
 
+from algos.off_policy.teams import QMIXConfig
 from algos.off_policy.tqc import TQCConfig
 from algos.on_policy.a2c import A2CConfig
 from algos.on_policy.ppo import PPOConfig
+from algos.on_policy.pqn import PQNConfig
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.curricula.phased import phased_curriculum
 from jaxmarl_echelon.tracking.base import Tracker
@@ -41,14 +43,29 @@ ALGOS = {
     ),
     "a2c": A2CConfig(**SMALL, normalize_reward=True, policy_average=0.5),
     "tqc": TQCConfig(**SMALL, **REPLAY, n_critics=2, n_quantiles=5, drop_per_critic=1),
+    "qmix": QMIXConfig(
+        **SMALL | REPLAY | {"replay": {"capacity": 160, "n_step": 2, "prioritized": True}},
+        hyper_widths=(8,),
+        mixing_width=8,
+        target_period=3,
+    ),
+    "pqn": PQNConfig(**SMALL, epochs=2, num_minibatches=2),
 }
 
 
-class Levels(probes.ContinuousTarget):
-    """A probe with continuous actions and a number that phases may set."""
+class Phased(probes.Probe):
+    """A probe with a number that phases may set."""
 
     def task_params(self, settings):
         return self.default_params() | {name: np.float32(value) for name, value in settings.items()}
+
+
+class Levels(Phased, probes.ContinuousTarget):
+    """The same with continuous actions."""
+
+
+class Losses(Phased, probes.DeadAgent):
+    """The same with discrete actions of two agents, of whom one dies."""
 
 
 def course(env):
@@ -65,7 +82,7 @@ def course(env):
 
 def configure(algo, updates=8):
     return RunConfig(
-        env=Levels(),
+        env=Losses() if algo in ("qmix", "pqn") else Levels(),
         algo=ALGOS[algo],
         curriculum=course,
         total_env_steps=updates * 8 * 8,
@@ -103,7 +120,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, algo):
         )
         for folder in (whole, halved)
     )
-    assert any("replay" in name for name in first) == (algo in ("sac", "td3", "tqc"))
+    assert any("replay" in name for name in first) == (algo in ("tqc", "qmix"))
     for name in first:
         assert first[name].tobytes() == second[name].tobytes(), name
     assert (whole / "eval.csv").read_text() == (halved / "eval.csv").read_text()

@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 from algos.off_policy.learning import flatten_transition, store_decision
 from algos.off_policy.td3 import TD3Config
 from algos.on_policy.ppo import PPOConfig
+from algos.types import ObservationSpec
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.command_line import compose_config, normalize_overrides
 from jaxmarl_echelon.curricula.base import constant_curriculum
@@ -207,9 +208,8 @@ def only_remembering(config, role, agent):
     replay = config.algos[role].make_replay(shape, action, **sizes)
 
     def update(state, key, batch):
-        return store_decision(replay, state, flatten_transition(batch, shape)), {
-            "gradient_steps": jnp.float32(0.0)
-        }
+        rows = flatten_transition(batch, ObservationSpec(shape))
+        return store_decision(replay, state, rows), {"gradient_steps": jnp.float32(0.0)}
 
     return agent._replace(update=update)
 

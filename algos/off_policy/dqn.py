@@ -1,0 +1,258 @@
+"""Deep Q-learning (Mnih et al. 2015), double, dueling and with n-step returns; shared by learners of teams.
+
+See docs/reference/trainer.md 10.6.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from algos.nets.action_values import (
+    ActionValues,
+    ValueLayer,
+    anneal_epsilon,
+    draw_legal,
+    make_action_values,
+)
+from algos.nets.actor_critic import PolicyFunctions
+from algos.nets.cores import CoreConfig
+from algos.off_policy.agent import ReplayLearner
+from algos.off_policy.learning import (
+    OffPolicyMethod,
+    OffPolicyState,
+    bellman_target,
+    flatten_transition,
+    squared_loss,
+    update_targets,
+)
+from algos.off_policy.networks import make_layers
+from algos.off_policy.replay.rings import RowLayout, Sample
+from algos.types import ActionSpec, Context, Metrics, ObservationSpec, PyTree, Transition
+
+
+@dataclass(frozen=True)
+class ActionValueSettings(ReplayLearner):
+    """Settings of learners of action values with a replay, in addition to those of `OffPolicySettings`.
+
+    Attributes:
+      layer_norm: normalisation of the hidden layers.
+      dueling: a state's value and advantages as separate outputs.
+      double: the online network chooses the actions of targets, which the target network values.
+      core: recurrent core between the hidden layers and the values; a mapping is accepted. With one, samples
+        are sequences of `replay.sequence` decisions, which are run from an empty memory (Hausknecht and
+        Stone 2015).
+      target_period: gradient steps between updates of the target network; with `tau` 1 each is a copy.
+      epsilon, epsilon_end: probability of a random legal action, initially and after `epsilon_transitions`.
+      epsilon_transitions: transitions over which the probability falls linearly, the warm-up included.
+      max_grad_norm: bound on the gradient norm; None for no clipping.
+    """
+
+    ACTIONS: ClassVar[str] = "discrete"
+    privileged_critics: ClassVar[bool] = True
+    TRACED: ClassVar[dict[str, tuple[float, float]]] = ReplayLearner.TRACED | {
+        "epsilon": (0.0, 1.0),
+        "epsilon_end": (0.0, 1.0),
+        "max_grad_norm": (1e-6, math.inf),
+    }
+    OPTIONAL: ClassVar[tuple[str, ...]] = (*ReplayLearner.OPTIONAL, "max_grad_norm")
+    COUNTS: ClassVar[tuple[str, ...]] = (*ReplayLearner.COUNTS, "target_period", "epsilon_transitions")
+
+    layer_norm: bool = False
+    dueling: bool = False
+    double: bool = True
+    core: CoreConfig = field(default_factory=CoreConfig)
+    target_period: int = 1
+    epsilon: float = 1.0
+    epsilon_end: float = 0.05
+    epsilon_transitions: int = 10_000
+    max_grad_norm: float | None = 10.0
+
+    def __post_init__(self):
+        if isinstance(self.core, Mapping):
+            object.__setattr__(self, "core", CoreConfig(**self.core))
+        super().__post_init__()
+        if self.remembers and self.replay.sequence == 1:
+            raise ValueError(f"replay.sequence=1: must be above 1 with core.kind={self.core.kind}")
+
+    @property
+    def remembers(self) -> bool:
+        """Whether there is a recurrent core."""
+        return self.core.kind != "none"
+
+    def layout(self, action: ActionSpec, critic_shape: tuple[int, ...] | None, team: int) -> RowLayout:
+        """Returns the layout with the legal actions of the next observation."""
+        del critic_shape, team
+        return RowLayout(next_context=Context(mask=jax.ShapeDtypeStruct((action.mask_size,), bool)))
+
+
+@dataclass(frozen=True)
+class DQNConfig(ActionValueSettings):
+    """Settings of deep Q-learning; agents learn independently of each other, with shared parameters."""
+
+    NAME: ClassVar[str] = "dqn"
+
+    def method(self, observation: ObservationSpec, action: ActionSpec) -> OffPolicyMethod:
+        """Returns the method that regresses the value of each agent's own action."""
+        return make_value_method(self, observation, action)._replace(rows=rows_with_masks(action))
+
+
+def rows_with_masks(action: ActionSpec) -> Callable:
+    """Builds `OffPolicyMethod.rows` of single agents with the legal actions of their next observations."""
+
+    def rows(transition: Transition, observation: ObservationSpec) -> Transition:
+        mask = next_mask(transition, action).reshape((-1, action.mask_size))
+        return flatten_transition(transition, observation).replace(next_context=Context(mask=mask))
+
+    return rows
+
+
+def next_mask(transition: Transition, action: ActionSpec) -> jax.Array:
+    """Legal actions `[E, A, n]` of the next observations."""
+    known = transition.next_context
+    if known is None or known.mask is None:
+        return jnp.ones((*transition.alive.shape, action.mask_size), bool)
+    return known.mask
+
+
+def make_value_method(
+    config: ActionValueSettings,
+    observation: ObservationSpec,
+    action: ActionSpec,
+    *,
+    see: Callable = lambda obs: obs,
+    features: int | None = None,
+    mix: Callable = lambda _params, chosen, _obs, _context: chosen,
+    init_mixer: Callable = lambda _key: {},
+) -> OffPolicyMethod:
+    """Builds the network and losses of learners of action values.
+
+    Args:
+      config: the settings.
+      observation: shape and blocks of observations.
+      action: the action space.
+      see: `(obs) -> inputs` of the network from normalised observations `[..., F]`.
+      features: size of these inputs; None for that of observations.
+      mix: `(params, chosen, obs, context) -> [B]`, the value that is regressed from the values `chosen` of a
+        row's actions, `[B]`, or `[B, A]` for rows of A agents.
+      init_mixer: `(key) -> params` of `mix`.
+    """
+    network = make_action_values(
+        ValueLayer(action.sizes, config.dueling),
+        config.widths,
+        make_layers(config, observation, config.layer_norm),
+        observation.size if features is None else features,
+        config.core,
+    )
+
+    def init(key):
+        key_network, key_mixer = jax.random.split(key)
+        return {"critic": {"agent": network.init(key_network), "mixer": init_mixer(key_mixer)}}
+
+    def decide(state, obs, carry, reset, mask) -> tuple[ActionValues, PyTree]:
+        carry, values, _ = network.step(state.params["critic"]["agent"], see(obs), carry, reset, mask)
+        return values, carry
+
+    def explore(state, key, obs, carry, reset, mask):
+        values, carry = decide(state, obs, carry, reset, mask)
+        return values.explore(key, current_epsilon(state)), carry
+
+    def greedy(state, obs, carry, reset, mask):
+        values, carry = decide(state, obs, carry, reset, mask)
+        return values.mode(), carry
+
+    def predict(params, batch: Sample):
+        values = value_actions(network, see, params["agent"], batch)
+        mixed = mix(params["mixer"], values.of(batch.action), batch.obs, batch.context)
+        return mixed[None, ..., None]
+
+    def target(state, key, batch: Sample):
+        del key
+        fast, slow = state.params["critic"], state.targets["critic"]
+        values = value_next_actions(network, see, slow["agent"], batch)
+        judge = value_next_actions(network, see, fast["agent"], batch) if config.double else values
+        best = mix(slow["mixer"], values.of(judge.mode()), batch.next_obs, batch.next_context)
+        found = bellman_target(batch, best[..., None])[..., 0]
+        return found if batch.inside is None else SequenceTarget(found, batch.inside)
+
+    return OffPolicyMethod(
+        init=init,
+        hyper={},
+        targets=("critic",),
+        explore=explore,
+        greedy=greedy,
+        target=target,
+        predict=predict,
+        critic_loss=sequence_loss if config.remembers else squared_loss,
+        improve=follow_values,
+        warm_up=lambda key, explored, mask: draw_legal(key, explored.shape[:-1], action.sizes, mask),
+        acting=keep_agent,
+        initial_carry=network.initial_carry,
+    )
+
+
+class SequenceTarget(NamedTuple):
+    """Targets `[B, L]` of sequences, of which the steps that are not inside are not learnt from."""
+
+    value: jax.Array
+    inside: jax.Array
+
+
+def value_actions(network: PolicyFunctions, see: Callable, params: PyTree, batch: Sample) -> ActionValues:
+    """Values of all actions in the observations that a batch acted on."""
+    if batch.inside is None:
+        return network.apply(params, see(batch.obs), None)[0]
+    return run_sequences(network, params, see(batch.obs))
+
+
+def value_next_actions(
+    network: PolicyFunctions, see: Callable, params: PyTree, batch: Sample
+) -> ActionValues:
+    """Values of all actions in the next observations of a batch, with the legal ones."""
+    mask = batch.next_context.mask
+    if batch.inside is None:
+        return network.apply(params, see(batch.next_obs), mask)[0]
+    every = jax.tree.map(lambda x, after: jnp.concatenate([x[:, :1], after], 1), batch.obs, batch.next_obs)
+    values = run_sequences(network, params, see(every))
+    return values.replace(values=values.values[:, 1:], mask=mask)
+
+
+def run_sequences(network: PolicyFunctions, params: PyTree, obs: PyTree) -> ActionValues:
+    """Values `[B, L, ...]` of observations `[B, L, ...]`, from an empty memory."""
+    steps = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), obs)
+    shape = jax.tree.leaves(steps)[0].shape[:-1]
+    carry = network.initial_carry(shape[1:])
+    values, _ = network.sequence(params, steps, carry, jnp.zeros(shape, bool), None)
+    return values.replace(values=jnp.moveaxis(values.values, 0, 1))
+
+
+def sequence_loss(prediction: jax.Array, target: SequenceTarget) -> tuple[jax.Array, jax.Array]:
+    """Half the squared errors of sequences `[1, B, L, 1]`, whose mean over B is that over the steps inside.
+
+    Returns:
+      the losses and the mean absolute errors of each sequence, `[B]`.
+    """
+    error = jnp.where(target.inside, prediction[0, ..., 0] - target.value, 0.0)
+    steps = target.inside.sum(-1)
+    loss = 0.5 * jnp.square(error).sum(-1) / jnp.maximum(steps.mean(), 1.0)
+    return loss, jnp.abs(error).sum(-1) / jnp.maximum(steps, 1)
+
+
+def keep_agent(params: PyTree) -> PyTree:
+    """Selects the parameters of the agents' network."""
+    return {"critic": {"agent": params["critic"]["agent"]}}
+
+
+def current_epsilon(state: OffPolicyState) -> jax.Array:
+    """Probability of a random action."""
+    return anneal_epsilon(state.hyper, state.seen / state.hyper["epsilon_transitions"])
+
+
+def follow_values(state: OffPolicyState, key: jax.Array, batch: Sample) -> tuple[OffPolicyState, Metrics]:
+    """Updates the target network after every `target_period` gradient steps."""
+    del key, batch
+    due = (state.updates + 1) % state.hyper["target_period"] == 0
+    return update_targets(state, due), {"epsilon": current_epsilon(state)}

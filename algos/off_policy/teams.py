@@ -1,0 +1,231 @@
+"""Action values of teams: value decomposition networks (Sunehag et al. 2018) and QMIX (Rashid et al. 2018).
+
+The agents of a team share one network. What is regressed on the team's reward is the sum of the values of
+their actions (VDN), or a monotonic function of these values that depends on the state (QMIX): either way the
+best joint action is that of each agent for itself. See docs/reference/trainer.md 10.8.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from algos.checks import require_choice, require_count
+from algos.masks import expand_mask
+from algos.nets.encoders import encoded_blocks
+from algos.nets.networks import MLP, Layers, Linear, flatten_features
+from algos.off_policy.dqn import ActionValueSettings, make_value_method, next_mask
+from algos.off_policy.learning import OffPolicyMethod
+from algos.off_policy.replay.rings import RowLayout
+from algos.types import ActionSpec, Context, ObservationSpec, PyTree, Transition
+
+TEAM_REWARDS = ("sum", "mean")
+# Initial weights of the mixing network are then of the order of 1 / 2 for normalised states.
+HYPER_GAIN = 0.5
+
+
+@dataclass(frozen=True)
+class TeamSettings(ActionValueSettings):
+    """Settings of learners of teams, in addition to those of `ActionValueSettings`.
+
+    A transition is one of the whole team: it counts once in `learning_starts`, `epsilon_transitions` and the
+    replay's capacity.
+
+    Attributes:
+      agent_ids: whether an agent's place in the team is part of its input, so that one network can act
+        differently for each.
+      team_reward: "sum" or "mean" of the rewards of the agents that act.
+    """
+
+    teams: ClassVar[bool] = True
+
+    agent_ids: bool = True
+    team_reward: str = "sum"
+
+    def __post_init__(self):
+        super().__post_init__()
+        require_choice("team_reward", self.team_reward, TEAM_REWARDS)
+
+    def layout(self, action: ActionSpec, critic_shape: tuple[int, ...] | None, team: int) -> RowLayout:
+        """Returns the layout with the agents that are alive, the next legal actions, and the states."""
+        alive = jax.ShapeDtypeStruct((team,), bool)
+        state = None
+        if self.mixes_states and critic_shape is not None:
+            state = jax.ShapeDtypeStruct((math.prod(critic_shape),), jnp.float32)
+        mask = jax.ShapeDtypeStruct((team, action.mask_size), bool)
+        return RowLayout((team,), Context(alive, None, state), Context(alive, mask, state))
+
+    def team_method(self, observation: ObservationSpec, action: ActionSpec, **mixer) -> OffPolicyMethod:
+        """Builds the method of teams with this mixer; see `make_value_method`."""
+        encoded = encoded_blocks(self.encoder, observation.blocks)
+        if encoded and self.agent_ids:
+            raise ValueError(f"agent_ids=True: must be false with encoder.kind={self.encoder.kind}")
+        ids = observation.team if self.agent_ids else 0
+        method = make_value_method(
+            self,
+            observation,
+            action,
+            see=partial(append_agent_ids, ids) if ids else lambda obs: obs,
+            features=observation.size + ids,
+            **mixer,
+        )
+        return method._replace(rows=partial(rows_of_teams, action, self.team_reward))
+
+
+@dataclass(frozen=True)
+class VDNConfig(TeamSettings):
+    """Settings of value decomposition networks, those of `TeamSettings`."""
+
+    NAME: ClassVar[str] = "vdn"
+
+    def method(self, observation: ObservationSpec, action: ActionSpec) -> OffPolicyMethod:
+        """Returns the method that regresses the sum of the values of the agents that are alive."""
+        return self.team_method(observation, action, mix=add_values)
+
+
+@dataclass(frozen=True)
+class QMIXConfig(TeamSettings):
+    """Settings of QMIX, in addition to those of `TeamSettings`.
+
+    The state is the critics' own observation, that of the first agent that is alive, or in environments
+    without one all agents' observations.
+
+    Attributes:
+      mixing_width: hidden units of the mixing network.
+      hyper_widths: hidden layers of the networks that produce its weights.
+    """
+
+    NAME: ClassVar[str] = "qmix"
+    mixes_states: ClassVar[bool] = True
+    LISTS: ClassVar[tuple[str, ...]] = (*TeamSettings.LISTS, "hyper_widths")
+
+    mixing_width: int = 32
+    hyper_widths: tuple[int, ...] = (64,)
+
+    def __post_init__(self):
+        super().__post_init__()
+        require_count("mixing_width", self.mixing_width)
+        self.require_layers("hyper_widths")
+
+    def method(self, observation: ObservationSpec, action: ActionSpec) -> OffPolicyMethod:
+        """Returns the method that regresses the mixture of the values.
+
+        Raises:
+          ValueError: with an encoder, but without critics' own observations.
+        """
+        joint = observation.critic is None
+        if joint and encoded_blocks(self.encoder, observation.blocks):
+            raise ValueError(
+                f"encoder.kind={self.encoder.kind}: must be none with algo=qmix, unless critics have "
+                "observations of their own"
+            )
+        size = observation.team * observation.size if joint else math.prod(observation.critic or ())
+        mixer = MonotonicMixer(self.mixing_width, self.hyper_widths)
+
+        def mix(params, chosen, obs, context):
+            state = obs.reshape((*chosen.shape[:-1], -1)) if joint else context.critic_obs
+            return mixer.apply(params, jnp.where(context.alive, chosen, 0.0), state)
+
+        def init(key):
+            return mixer.init(key, jnp.zeros((observation.team,)), jnp.zeros((size,)))
+
+        return self.team_method(observation, action, mix=mix, init_mixer=init)
+
+
+class MonotonicMixer(nn.Module):
+    """Mixing network of QMIX: values `[..., A]` and states `[..., S]` to a value `[...]`, monotonic in each.
+
+    Its weights are absolute values of functions of the state; its biases are any functions of the state
+    (Rashid et al. 2018, section 4).
+
+    Attributes:
+      width: hidden units K.
+      hyper_widths: hidden layers of the networks that produce the weights.
+    """
+
+    width: int
+    hyper_widths: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self, values: jax.Array, state: jax.Array) -> jax.Array:
+        """Returns the mixture."""
+
+        def produce(name, size):
+            hidden = MLP(self.hyper_widths, Layers(), name=f"{name}_trunk")(state)
+            return Linear(size, HYPER_GAIN, name=name)(hidden)
+
+        agents = values.shape[-1]
+        first = jnp.abs(produce("first", agents * self.width))
+        first = first.reshape((*values.shape, self.width))
+        bias = Linear(self.width, HYPER_GAIN, name="bias")(state)
+        hidden = nn.elu((values[..., None] * first).sum(-2) + bias)
+        second = jnp.abs(produce("second", self.width))
+        return (hidden * second).sum(-1) + produce("value", 1)[..., 0]
+
+
+def add_values(params: PyTree, chosen: jax.Array, obs: jax.Array, context: Context) -> jax.Array:
+    """Sum `[B]` of the values `[B, A]` of agents that are alive."""
+    del params, obs
+    return jnp.where(context.alive, chosen, 0.0).sum(-1)
+
+
+def append_agent_ids(agents: int, obs: jax.Array) -> jax.Array:
+    """Appends each agent's place in its team as a one-hot vector: `[N, ..., A, F]` to `[N, ..., A, F + A]`.
+
+    Raises:
+      ValueError: for observations of other than all A agents, such as those of an exported policy.
+    """
+    if obs.ndim < 3 or obs.shape[-2] != agents:
+        raise ValueError(
+            f"agent_ids=True: acts for all {agents} agents of a team at once; must be false for a policy "
+            "that acts for one agent, or is exported"
+        )
+    ids = jnp.broadcast_to(jnp.eye(agents, dtype=obs.dtype), (*obs.shape[:-1], agents))
+    return jnp.concatenate([obs, ids], -1)
+
+
+def rows_of_teams(
+    action: ActionSpec, team_reward: str, transition: Transition, observation: ObservationSpec
+) -> Transition:
+    """Builds one row `[E]` per team from a decision `[E, A]`; see `OffPolicyMethod.rows`.
+
+    The team's trajectory goes on while one of its agents acts next. What is seen of other agents is 0.
+    """
+    now, later = transition.context or Context(), transition.next_context or Context()
+    if now.alive is None or later.alive is None:
+        raise ValueError("context=None: learners of teams need transitions with contexts")
+    acts = transition.alive & now.alive
+    reward = jnp.where(acts, transition.reward, 0.0).sum(1)
+    if team_reward == "mean":
+        reward = reward / jnp.maximum(acts.sum(1), 1)
+    return transition.replace(
+        obs=seen_by(acts, transition.obs, observation),
+        next_obs=seen_by(later.alive, transition.next_obs, observation),
+        reward=reward,
+        discount=later.alive.any(1).astype(jnp.float32),
+        boundary=(transition.boundary | ~acts).all(1),
+        success=transition.success.any(1),
+        alive=acts.any(1),
+        context=Context(acts, None, state_of_team(now, observation)),
+        next_context=Context(later.alive, next_mask(transition, action), state_of_team(later, observation)),
+    )
+
+
+def seen_by(alive: jax.Array, obs: jax.Array, observation: ObservationSpec) -> jax.Array:
+    """Flat observations `[E, A, F]`, 0 where an agent is not alive."""
+    flat = flatten_features(obs, observation.shape)
+    return jnp.where(expand_mask(alive, flat.ndim), flat, jnp.zeros((), flat.dtype))
+
+
+def state_of_team(context: Context, observation: ObservationSpec) -> jax.Array | None:
+    """Critics' flat observation `[E, S]` of the first agent that is alive; None without one."""
+    if observation.critic is None:
+        return None
+    states = flatten_features(context.critic_obs, observation.critic)
+    first = jnp.argmax(context.alive, 1)
+    state = jnp.take_along_axis(states, first[:, None, None], 1)[:, 0]
+    return jnp.where(context.alive.any(1)[:, None], state, 0.0)

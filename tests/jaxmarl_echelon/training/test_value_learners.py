@@ -1,0 +1,79 @@
+"""Learners of action values in whole programs: masks, memory, and what they refuse."""
+
+import jax
+import numpy as np
+import probes
+import pytest
+from probes import ROLE
+
+from algos.off_policy.dqn import DQNConfig
+from algos.off_policy.teams import VDNConfig
+from algos.on_policy.pqn import PQNConfig
+from jaxmarl_echelon.curricula.base import constant_curriculum
+from jaxmarl_echelon.selfplay.credit import TransformSettings
+from jaxmarl_echelon.training.config.run_config import RunConfig
+from jaxmarl_echelon.training.program.program import make_program, make_train_function
+
+COMMON = {"learning_rate": 3e-3, "widths": (32,), "gamma": 0.9}
+REPLAY = {"horizon": 16, "batch_size": 64, "learning_starts": 128, "epsilon_transitions": 2000, "tau": 0.05}
+LEARNT = {
+    "dqn_masked": (probes.MaskOnly(), DQNConfig(**COMMON, **REPLAY, dueling=True, replay={"n_step": 2}), 3.0),
+    "dqn_memory": (
+        probes.Memory(),
+        DQNConfig(
+            **COMMON, **REPLAY, core={"kind": "gru", "width": 16}, replay={"sequence": 4, "prioritized": True}
+        ),
+        1.0,
+    ),
+    "pqn_memory": (
+        probes.Memory(),
+        PQNConfig(
+            **COMMON, horizon=16, num_minibatches=2, epsilon_end=0.1, core={"kind": "lstm", "width": 16}
+        ),
+        1.0,
+    ),
+}
+
+
+def configure(env, algo, updates=30, **changes):
+    return RunConfig(
+        env=env,
+        algo=algo,
+        curriculum=constant_curriculum,
+        total_env_steps=updates * 16 * 16,
+        num_envs=16,
+        eval_episodes=32,
+        window=16,
+        episode_rows=16,
+        **changes,
+    )
+
+
+@pytest.mark.parametrize("name", list(LEARNT))
+def test_the_best_return_is_learnt_and_never_exceeded(name):
+    """Of masked actions and from memory; more is paid only for illegal actions."""
+    env, algo, best = LEARNT[name]
+    config = configure(env, algo, updates=100 if name == "pqn_memory" else 30)
+    program, train = make_program(config), make_train_function(config)
+
+    @jax.jit
+    def played(key):
+        run, reports = train(key)
+        return program.evaluate(run, jax.random.key(1)).episode_return[ROLE], reports.metrics["train/return"]
+
+    returns, reports = played(jax.random.key(0))
+    assert float(np.mean(returns)) == pytest.approx(best)
+    assert float(np.nanmax(reports)) <= best + 1e-5
+
+
+def test_transforms_of_rewards_need_policy_gradients():
+    with pytest.raises(ValueError, match="algo=pqn: player learns values; reward transforms need"):
+        configure(probes.Credit(), PQNConfig(), transforms=TransformSettings(sampling=("Normalize",)))
+
+
+def test_teams_are_the_agents_of_one_role():
+    config = configure(probes.DeadAgent(), VDNConfig())
+    _, sizes = config.learner_task(ROLE)
+    assert sizes["team"] == 2 and sizes["samples"] == 32
+    alone = configure(probes.DeadAgent(), VDNConfig(), controllers={ROLE: "learner:per_agent"})
+    assert alone.learner_task(ROLE)[1]["team"] == 1
