@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 from PIL import Image
+from recorded_runs import check_loads_nothing
 
 import jaxmarl_echelon as je
 from jaxmarl_echelon import checkpoints, command_line, evaluate, run_loading, train
@@ -61,6 +62,9 @@ def test_a_run_leaves_its_folder(first_run):
     assert device.platform in json.loads((folder / "summary.json").read_text())["device"]
     with Image.open(folder / "learning_curve.png") as picture:
         assert min(picture.size) > 300
+    page = (folder / "report.html").read_text()
+    check_loads_nothing(page)
+    assert "<h2>Replay</h2>" in page and "<td>env.lidar_beams</td><td>108</td><td>36</td>" in page
 
 
 def test_the_same_name_twice_is_refused(monkeypatch, capsys, shown, first_run):
