@@ -17,6 +17,8 @@ from jaxmarl_echelon.tracking.run_tables import RETURN, Columns, Measured, find_
 EVALUATIONS = CsvSink.FILES["eval_agg"]
 METRICS = "metrics.csv"
 CONFIG = "config.yaml"
+# The compiled one, where it is installed: it takes a tenth of the time.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _SEED = re.compile(r"(?:(?P<variant>.+)_)?seed_(?P<seed>\d+)")
 
 
@@ -47,6 +49,11 @@ class RecordedRun:
         return read_columns(self.folder / METRICS)
 
     @property
+    def config_file(self) -> Path:
+        """The file of its configuration, or of its group's."""
+        return (self.folder if (self.folder / CONFIG).is_file() else self.folder.parent) / CONFIG
+
+    @property
     def steps(self) -> np.ndarray:
         """Environment steps `[n]` of its updates."""
         return self.metrics.get("step", np.empty(0))
@@ -60,11 +67,8 @@ class RecordedRun:
     def title(self) -> str:
         """Environment, algorithm and name of the folder; for a member, of its group's folder, too."""
         choices = self.config["choices"]
-        named = (
-            [self.folder.name]
-            if (self.folder / CONFIG).is_file()
-            else [self.folder.parent.name, self.folder.name]
-        )
+        alone = self.config_file.parent == self.folder
+        named = [self.folder.name] if alone else [self.folder.parent.name, self.folder.name]
         return " ".join(str(part) for part in (choices["env"], choices.get("algo"), *named) if part)
 
     def seconds_at(self, steps: np.ndarray) -> np.ndarray:
@@ -127,7 +131,7 @@ def read_run_config(folder: Path) -> dict[str, Any]:
       ValueError: one line, for a file that is not a run's configuration.
     """
     try:
-        found = yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))
+        found = yaml.load((folder / CONFIG).read_text(encoding="utf-8"), Loader=_LOADER)
     except yaml.YAMLError as error:
         raise ValueError(f"{folder / CONFIG}: {' '.join(str(error).split())}") from error
     if not isinstance(found, dict) or not isinstance(found.get("choices"), dict):

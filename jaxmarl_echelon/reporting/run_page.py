@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
-import yaml
 
 from jaxmarl_echelon.reporting import pages, run_charts
 from jaxmarl_echelon.reporting.changed_settings import ChangedSetting, find_changed_settings
@@ -64,7 +63,7 @@ def compose_run_page(
     section = pages.lay_out_section
     changes = pages.write_table(["setting", "default", "this run"], changed, left=True)
     changes = changes or pages.write_paragraph("All settings have their defaults.")
-    config = yaml.safe_dump(dict(run.config), sort_keys=False)
+    config = html.escape(run.config_file.read_text(encoding="utf-8"))
     parts = [
         pages.write_paragraph(_written_at(running)),
         pages.list_facts(list_run_facts(run, members, running=running)),
@@ -86,7 +85,7 @@ def compose_run_page(
         section("Replay", (), embed_replay(run.folder)),
         section("Losses and speed", run_charts.draw_losses(run)),
         section("Configuration", (), changes),
-        pages.fold_part("whole configuration", f'<div class="table"><pre>{html.escape(config)}</pre></div>'),
+        pages.fold_part("whole configuration", f'<div class="table"><pre>{config}</pre></div>'),
     ]
     return pages.compose_page(run.title, parts, reloads=running)
 
@@ -111,7 +110,7 @@ def list_run_facts(
     label, total = measure_label(measured), int(run.config.get("total_env_steps") or 0)
     seeds = ", ".join(str(one) for one in dict.fromkeys(member.seed for member in members or [run]))
     best = np.nanmax(column) if np.isfinite(column).any() else float("nan")
-    return [
+    facts = [
         ("status", "running" if running else read_status(run.folder)),
         ("environment steps", f"{format_count(steps)} of {format_count(max(total, steps))}"),
         ("seed" if "," not in seeds else "seeds", seeds),
@@ -119,16 +118,17 @@ def list_run_facts(
         (f"{label}, highest", told(float(best))),
         ("time of training", format_clock(last_finite(metrics.get("time/train_seconds", [])))),
         ("time of compiling", format_clock(last_finite(metrics.get("time/compile_seconds", [])))),
-        *([("phase", phase)] if (phase := _phase(run)) else []),
+        ("phase", _phase(run)),
         ("steps per second", format_count(last_finite(metrics.get("time/steps_per_second", [])))),
     ]
+    return [(name, value) for name, value in facts if value != "-"]
 
 
 def _phase(run: RecordedRun) -> str:
-    """Number and name of a curriculum's phase; empty without one."""
+    """Number and name of a curriculum's phase; `-` without one."""
     number = last_finite(run.metrics.get("curriculum/current_stage", []))
     names = read_texts(run.folder / METRICS, "curriculum/phase_name") if np.isfinite(number) else []
-    return f"{number:.0f} {next(filter(None, reversed(names)), '')}" if names else ""
+    return f"{number:.0f} {next(filter(None, reversed(names)), '')}" if names else "-"
 
 
 def read_status(folder: Path) -> str:
