@@ -3,12 +3,9 @@
 import argparse
 from pathlib import Path
 
-import jax
-
 from jaxmarl_echelon import checkpoints, command_line, evaluate, run_loading
 from jaxmarl_echelon.reporting.recorded_runs import find_members, read_run
 from jaxmarl_echelon.reporting.run_page import REPLAY, find_replay, write_report
-from jaxmarl_echelon.training.acting.random_streams import Stream, stream_key
 from jaxmarl_echelon.training.program.evaluation import whole_seat_rounds
 
 # Episodes that are played to choose one for the replay.
@@ -37,38 +34,31 @@ def main() -> None:
     folder = read_run(arguments.run).folder
     missing = arguments.replay == "auto" and find_replay(folder) is None
     if arguments.replay == "play" or missing:
-        players = find_members(folder) or [folder]
-        played = next((one for one in players if checkpoints.has_checkpoint(one, arguments.checkpoint)), None)
-        if played is None:
-            print(f"no replay: {folder} has no checkpoint {arguments.checkpoint}")
-        else:
-            play_replay(played, arguments.checkpoint, folder / REPLAY)
+        try:
+            play_replay(folder, arguments.checkpoint, folder / REPLAY)
+        except ValueError as error:
+            print(f"no replay: {error}")
     print(f"report: {write_report(folder)}")
 
 
 def play_replay(folder: Path, checkpoint: str, path: Path) -> None:
     """Plays final episodes of a run's checkpoint, and writes the replay of the most successful one.
 
-    Environments without a viewer, or whose viewer has no replay, write nothing.
-
     Args:
-      folder: of a run or a member.
+      folder: of a run or a member, or of a group, whose first member with this checkpoint plays.
       checkpoint: name of the checkpoint.
       path: the page to write.
+
+    Raises:
+      ValueError: one line, for a checkpoint that cannot be loaded, or an environment without a viewer.
     """
-    _, _, config, program, state = run_loading.load_run(str(folder), checkpoint)
+    players = [one for one in find_members(folder) if checkpoints.has_checkpoint(one, checkpoint)]
+    player = players[0] if players else folder
+    _, _, config, program, state = run_loading.load_run(str(player), checkpoint)
     viewer = program.env.viewer
     if viewer is None:
-        print(f"no replay: {program.env.spec.name} has no viewer")
-        return
-    episodes = whole_seat_rounds(program.env, EPISODES)
-    key = stream_key(config.seed, Stream.FINAL)
-
-    @jax.jit
-    def play(run, world):
-        return program.evaluate(run, key, record=viewer.snapshot, episodes=episodes, world=world)
-
-    recorded = jax.device_get(play(state, program.world))
+        raise ValueError(f"{program.env.spec.name} has no viewer")
+    recorded = evaluate.record_episodes(program, config, state, whole_seat_rounds(program.env, EPISODES))
     viewer.replay(path, recorded, evaluate.select_episode(program, recorded))
 
 

@@ -163,6 +163,10 @@ def test_a_report_of_an_old_run_is_written_by_the_command(monkeypatch, capsys, t
     report.main()
     assert capsys.readouterr().out == f"report: {tmp_path / 'run/report.html'}\n"
     assert "played" in (tmp_path / "run/report.html").read_text()
+    monkeypatch.setattr(sys, "argv", ["jaxmarl-report", str(tmp_path / "run"), "--replay", "play"])
+    report.main()
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("no replay: ") and second.startswith("report: ")
     monkeypatch.setattr(sys, "argv", ["jaxmarl-report", str(tmp_path)])
     with pytest.raises(SystemExit):
         command_line.run_guarded(report.main)
