@@ -8,7 +8,7 @@ from rich.console import Console
 
 from jaxmarl_echelon import command_line
 from jaxmarl_echelon.reporting import comparison_files
-from jaxmarl_echelon.reporting.comparison import Comparison, ComparisonSettings, compare_methods
+from jaxmarl_echelon.reporting.comparison import ComparisonSettings, MethodComparison, compare_methods
 from jaxmarl_echelon.reporting.methods import find_runs, sort_runs
 from jaxmarl_echelon.reporting.seed_statistics import RESAMPLES
 
@@ -88,7 +88,7 @@ def main() -> None:
     console.print(f"comparison: {arguments.output / 'compare.html'}", markup=False, soft_wrap=True)
 
 
-def write_comparison(folder: Path, comparison: Comparison) -> None:
+def write_comparison(folder: Path, comparison: MethodComparison) -> None:
     """Writes a comparison's tables, `compare.png` and `compare.html` into a folder."""
     # Importing Matplotlib takes as long as everything else, and errors should show before.
     from jaxmarl_echelon.reporting.comparison_plot import comparison_plot

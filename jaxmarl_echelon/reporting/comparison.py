@@ -32,7 +32,7 @@ _SAME_LENGTH = 0.01
 
 @dataclass(frozen=True)
 class ComparisonSettings:
-    """What is compared, and how.
+    """Settings of a comparison: its measure, and its bootstrap.
 
     Attributes:
       measure: column of `eval.csv`; None for each task's score, or the return where there is none.
@@ -61,7 +61,7 @@ class ScoredRun(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Comparison of a method with a lower-ranked one.
+    """MethodComparison of a method with a lower-ranked one.
 
     Attributes:
       better, worse: names; `better` has the higher interquartile mean.
@@ -87,7 +87,7 @@ class Curve(NamedTuple):
     score: Estimate
 
 
-class Comparison(NamedTuple):
+class MethodComparison(NamedTuple):
     """Results of a comparison.
 
     Attributes:
@@ -123,7 +123,7 @@ class Comparison(NamedTuple):
         return list(self.measures)
 
 
-def compare_methods(methods: Sequence[Method], settings: ComparisonSettings) -> Comparison:
+def compare_methods(methods: Sequence[Method], settings: ComparisonSettings) -> MethodComparison:
     """Compares methods by the last counted evaluation of each run.
 
     Raises:
@@ -145,7 +145,7 @@ def compare_methods(methods: Sequence[Method], settings: ComparisonSettings) -> 
     bounds = (min(0.0, every.min()), max(1.0, every.max())) if scaled else (every.min(), every.max())
     thresholds = np.linspace(*bounds, _THRESHOLDS)
     draws = (settings.seed, settings.resamples)
-    return Comparison(
+    return MethodComparison(
         runs,
         {task: measure_label(one) for task, one in measured.items()},
         scaled,

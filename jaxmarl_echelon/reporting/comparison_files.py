@@ -1,7 +1,7 @@
 """Files and tables of a comparison: CSV, a page, and tables for the terminal."""
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from rich.table import Table
@@ -9,7 +9,7 @@ from rich.text import Text
 
 from jaxmarl_echelon.reporting import pages
 from jaxmarl_echelon.reporting.charts import STEPS, Line, draw_chart
-from jaxmarl_echelon.reporting.comparison import ALL_TASKS, Comparison
+from jaxmarl_echelon.reporting.comparison import ALL_TASKS, MethodComparison
 from jaxmarl_echelon.reporting.seed_statistics import Estimate
 from jaxmarl_echelon.tracking.formats import format_finite, format_fixed
 
@@ -22,61 +22,51 @@ _METHODS = (
 )
 
 
-def write_comparison_tables(folder: Path, comparison: Comparison) -> None:
+def write_comparison_tables(folder: Path, comparison: MethodComparison) -> None:
     """Writes `statistics.csv`, `pairs.csv`, `runs.csv`, `curves.csv` and `profiles.csv` into a folder."""
-    _write(
-        folder / "statistics.csv",
-        ("method", "task", "runs", "statistic", "value", "low", "high"),
-        (
-            (method, task, _count_runs(comparison, method, task), name, *estimate)
-            for (method, task), found in comparison.statistics.items()
-            for name, estimate in found.items()
+    ends = ("value", "low", "high")
+    tables = {
+        "statistics": (("method", "task", "runs", "statistic", *ends), _statistic_lines(comparison)),
+        "pairs": (("better", "worse", "paired", "statistic", *ends), _pair_lines(comparison)),
+        "runs": (
+            ("method", "task", "seed", "step", "measure", "raw", "score", "folder"),
+            _run_lines(comparison),
         ),
-    )
-    _write(
-        folder / "pairs.csv",
-        ("better", "worse", "paired", "statistic", "value", "low", "high"),
-        (
-            (pair.better, pair.worse, pair.paired, name, *estimate)
-            for pair in comparison.pairs
-            for name, estimate in (("difference", pair.difference), ("improvement", pair.improvement))
-        ),
-    )
-    _write(
-        folder / "runs.csv",
-        ("method", "task", "seed", "step", "measure", "raw", "score", "folder"),
-        (
-            (
-                one.method,
-                one.task,
-                one.run.seed,
-                one.step,
-                comparison.measures[one.task],
-                one.raw,
-                one.score,
-                one.run.folder,
-            )
-            for one in comparison.runs
-        ),
-    )
-    _write(
-        folder / "curves.csv",
-        ("method", "task", "axis", "x", "iqm", "low", "high"),
-        (
-            (curve.method, curve.task, curve.axis, *point)
-            for curve in comparison.curves
-            for point in zip(curve.x, *curve.score, strict=True)
-        ),
-    )
-    _write(
-        folder / "profiles.csv",
-        ("method", "threshold", "fraction", "low", "high"),
-        (
-            (method, *point)
-            for method, profile in comparison.profiles.items()
-            for point in zip(comparison.thresholds, *profile, strict=True)
-        ),
-    )
+        "curves": (("method", "task", "axis", "x", "iqm", "low", "high"), _curve_lines(comparison)),
+        "profiles": (("method", "threshold", "fraction", "low", "high"), _profile_lines(comparison)),
+    }
+    for name, (head, lines) in tables.items():
+        _write(folder / f"{name}.csv", head, lines)
+
+
+def _statistic_lines(comparison: MethodComparison) -> Iterator[Sequence]:
+    for (method, task), found in comparison.statistics.items():
+        for name, estimate in found.items():
+            yield method, task, _count_runs(comparison, method, task), name, *estimate
+
+
+def _pair_lines(comparison: MethodComparison) -> Iterator[Sequence]:
+    for pair in comparison.pairs:
+        for name in ("difference", "improvement"):
+            yield pair.better, pair.worse, pair.paired, name, *getattr(pair, name)
+
+
+def _run_lines(comparison: MethodComparison) -> Iterator[Sequence]:
+    for one in comparison.runs:
+        measure = comparison.measures[one.task]
+        yield one.method, one.task, one.run.seed, one.step, measure, one.raw, one.score, one.run.folder
+
+
+def _curve_lines(comparison: MethodComparison) -> Iterator[Sequence]:
+    for curve in comparison.curves:
+        for point in zip(curve.x, *curve.score, strict=True):
+            yield curve.method, curve.task, curve.axis, *point
+
+
+def _profile_lines(comparison: MethodComparison) -> Iterator[Sequence]:
+    for method, profile in comparison.profiles.items():
+        for point in zip(comparison.thresholds, *profile, strict=True):
+            yield method, *point
 
 
 def _write(path: Path, head: Sequence[str], rows: Iterable[Sequence]) -> None:
@@ -84,11 +74,13 @@ def _write(path: Path, head: Sequence[str], rows: Iterable[Sequence]) -> None:
         csv.writer(file, lineterminator="\n").writerows([head, *rows])
 
 
-def _count_runs(comparison: Comparison, method: str, task: str) -> int:
+def _count_runs(comparison: MethodComparison, method: str, task: str) -> int:
     return sum(one.method == method and task in (one.task, ALL_TASKS) for one in comparison.runs)
 
 
-def statistic_rows(comparison: Comparison, *, intervals: bool = True) -> tuple[list[str], list[list[str]]]:
+def statistic_rows(
+    comparison: MethodComparison, *, intervals: bool = True
+) -> tuple[list[str], list[list[str]]]:
     """Returns the head and the rows of the table of statistics, as text: all tasks, then each task.
 
     Without `intervals`, only the interquartile mean has one.
@@ -108,7 +100,7 @@ def statistic_rows(comparison: Comparison, *, intervals: bool = True) -> tuple[l
     return head, rows
 
 
-def pair_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
+def pair_rows(comparison: MethodComparison) -> tuple[list[str], list[list[str]]]:
     """Returns the head and the rows of the table of pairs, as text."""
     head = ["first", "second", "difference of IQM [95 %]", "probability of improvement [95 %]", "seeds"]
     rows = [
@@ -131,13 +123,13 @@ def _told(estimate: Estimate, *, scaled: bool = True, bare: bool = False) -> str
     return value if bare else f"{value} [{low}, {high}]"
 
 
-def comparison_title(comparison: Comparison) -> str:
+def comparison_title(comparison: MethodComparison) -> str:
     """Names what was compared."""
     tasks = ", ".join(f"{task} ({measure})" for task, measure in comparison.measures.items())
     return f"{len(comparison.runs)} runs on {tasks}"
 
 
-def comparison_tables(comparison: Comparison) -> list[Table]:
+def comparison_tables(comparison: MethodComparison) -> list[Table]:
     """Tables for the terminal: statistics, and pairs if there are several methods."""
     tables = [(comparison_title(comparison), statistic_rows(comparison, intervals=False))]
     tables += [("in pairs", pair_rows(comparison))] if comparison.pairs else []
@@ -153,7 +145,7 @@ def comparison_tables(comparison: Comparison) -> list[Table]:
     return found
 
 
-def write_comparison_page(path: Path, comparison: Comparison) -> None:
+def write_comparison_page(path: Path, comparison: MethodComparison) -> None:
     """Writes a comparison as a self-contained page."""
     colours = {method: number for number, method in enumerate(comparison.methods)}
     curves = [

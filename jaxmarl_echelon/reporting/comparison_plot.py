@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter, ScalarFormatter
 
-from jaxmarl_echelon.reporting.comparison import ALL_TASKS, Comparison
+from jaxmarl_echelon.reporting.comparison import ALL_TASKS, MethodComparison
 from jaxmarl_echelon.reporting.comparison_files import AXIS_NAMES, STATISTIC_NAMES, comparison_title
 from jaxmarl_echelon.reporting.seed_statistics import Estimate
 from jaxmarl_echelon.tracking.plots import make_figure, pick_colours, style_axes
@@ -15,7 +15,7 @@ _MOST_PAIRS = 12
 _WIDTH, _HEIGHT = 4.0, 3.2
 
 
-def comparison_plot(path: Path, comparison: Comparison) -> None:
+def comparison_plot(path: Path, comparison: MethodComparison) -> None:
     """Draws a comparison: statistics, pairs and profile in the first row, then each task's curves.
 
     Args:
@@ -69,7 +69,7 @@ def _points(axes: Axes, label: str, estimates: dict[str, Estimate], colours: dic
     _finish(axes, label)
 
 
-def _pairs(axes: Axes, comparison: Comparison) -> None:
+def _pairs(axes: Axes, comparison: MethodComparison) -> None:
     """Draws the probability of improvement of each pair."""
     pairs = comparison.pairs[:_MOST_PAIRS]
     for place, pair in enumerate(pairs):

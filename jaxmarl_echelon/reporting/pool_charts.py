@@ -13,7 +13,7 @@ from jaxmarl_echelon.tracking.run_tables import PoolRows, group_by_name, is_own_
 _MOST_POINTS = 80
 
 
-def draw_ratings(rows: PoolRows) -> str:
+def chart_ratings(rows: PoolRows) -> str:
     """Draws ratings over steps: learners and fixed opponents by name, snapshots in a neutral colour.
 
     The rating of the run's own learner has a band of one standard deviation.

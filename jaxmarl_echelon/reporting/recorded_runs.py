@@ -118,6 +118,7 @@ def find_members(folder: Path) -> list[Path]:
     found = [path for path in folder.iterdir() if path.is_dir() and (path / EVALUATIONS).is_file()]
 
     def order(path: Path) -> tuple[str, int]:
+        """Returns the variant and the seed."""
         named = _SEED.fullmatch(path.name)
         return (named["variant"] or "", int(named["seed"])) if named else (path.name, 0)
 

@@ -38,7 +38,7 @@ _CURRICULUM = (
 )
 
 
-def draw_learning_curves(run: RecordedRun, members: Sequence[RecordedRun]) -> list[str]:
+def chart_learning_curves(run: RecordedRun, members: Sequence[RecordedRun]) -> list[str]:
     """Draws score, return and the environment's measures over steps.
 
     A run shows training and evaluations with their intervals, a group each variant's mean over seeds with
@@ -47,7 +47,7 @@ def draw_learning_curves(run: RecordedRun, members: Sequence[RecordedRun]) -> li
     score = run.score
     shown = [score] if score.column == RETURN else [score, Measured(RETURN)]
     measures = [Measured(name) for name in run.evaluations if _is_measure(name, score)]
-    draw = draw_members if members else draw_measure
+    draw = chart_members if members else chart_measure
     return [draw(run, members, one) for one in (*shown, *measures[:MOST_CHARTS])]
 
 
@@ -55,7 +55,7 @@ def _is_measure(name: str, score: Measured) -> bool:
     return "/" not in name and name not in (*_KNOWN, *score) and not name.startswith(("std_", RETURN))
 
 
-def draw_measure(run: RecordedRun, members: Sequence[RecordedRun], measured: Measured) -> str:
+def chart_measure(run: RecordedRun, members: Sequence[RecordedRun], measured: Measured) -> str:
     """Draws one measure of a run without `members`."""
     del members
     lines, evaluations = [], run.evaluations
@@ -70,7 +70,7 @@ def draw_measure(run: RecordedRun, members: Sequence[RecordedRun], measured: Mea
     return _chart(run, measured, lines)
 
 
-def draw_members(run: RecordedRun, members: Sequence[RecordedRun], measured: Measured) -> str:
+def chart_members(run: RecordedRun, members: Sequence[RecordedRun], measured: Measured) -> str:
     """Draws one measure of a group's members, by variant."""
     lines = []
     for number, variant in enumerate(dict.fromkeys(member.variant for member in members)):
@@ -112,7 +112,7 @@ def _interval(evaluations: Columns, measured: Measured) -> tuple[np.ndarray | No
     return evaluations[RETURN] - half, evaluations[RETURN] + half
 
 
-def draw_curriculum(run: RecordedRun) -> list[str]:
+def chart_curriculum(run: RecordedRun) -> list[str]:
     """Draws the phase over steps and the curriculum's numbers that change, and lists the phases entered."""
     metrics, charts = run.metrics, []
     steps, stages = run.steps, metrics.get("curriculum/current_stage")
@@ -147,7 +147,7 @@ def list_phases(run: RecordedRun) -> str:
     return write_table(["step", "phase", "name", "success before"], rows)
 
 
-def draw_outcomes(run: RecordedRun) -> list[str]:
+def chart_outcomes(run: RecordedRun) -> list[str]:
     """Draws the shares of the outcomes of evaluations and of training, and lists the last ones."""
     tables = {
         "evaluations": (run.evaluations.get("step", np.empty(0)), select_columns(run.evaluations, _OUTCOMES)),
@@ -164,7 +164,7 @@ def draw_outcomes(run: RecordedRun) -> list[str]:
     return charts
 
 
-def draw_rewards(run: RecordedRun) -> list[str]:
+def chart_rewards(run: RecordedRun) -> list[str]:
     """Draws the largest components of the return in training."""
     found = select_columns(run.metrics, f"train/{_COMPONENTS}")
     found = {name: column for name, column in found.items() if "/" not in name and np.isfinite(column).any()}
@@ -184,7 +184,7 @@ def list_rewards(run: RecordedRun) -> str:
     return write_table(["component", "per episode, last evaluation"], rows)
 
 
-def draw_losses(run: RecordedRun) -> list[str]:
+def chart_losses(run: RecordedRun) -> list[str]:
     """Draws the losses of the learners, and the speed of training."""
     names = sorted((name for name in run.metrics if name.startswith("losses/")), key=loss_rank)
     shown = [*names[:MOST_CHARTS], *({"time/steps_per_second"} & run.metrics.keys())]

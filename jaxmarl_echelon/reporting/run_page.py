@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxmarl_echelon.reporting import pages, run_charts
 from jaxmarl_echelon.reporting.changed_settings import ChangedSetting, find_changed_settings
-from jaxmarl_echelon.reporting.pool_charts import draw_ratings, list_ratings
+from jaxmarl_echelon.reporting.pool_charts import chart_ratings, list_ratings
 from jaxmarl_echelon.reporting.recorded_runs import (
     METRICS,
     RecordedRun,
@@ -67,23 +67,23 @@ def compose_run_page(
     parts = [
         pages.write_paragraph(_written_at(running)),
         pages.list_facts(list_run_facts(run, members, running=running)),
-        section("Learning curves", run_charts.draw_learning_curves(run, members)),
+        section("Learning curves", run_charts.chart_learning_curves(run, members)),
         section("Members", (), run_charts.list_members(members)),
         section(
             "Curriculum",
-            run_charts.draw_curriculum(run),
+            run_charts.chart_curriculum(run),
             pages.fold_part("phases entered", run_charts.list_phases(run)),
         ),
-        section("Outcomes", run_charts.draw_outcomes(run)),
+        section("Outcomes", run_charts.chart_outcomes(run)),
         section(
             "Reward components",
-            run_charts.draw_rewards(run),
+            run_charts.chart_rewards(run),
             pages.fold_part("last evaluation", run_charts.list_rewards(run)),
         ),
-        section("Opponent pool", [draw_ratings(pool)], pages.fold_part("entries", list_ratings(pool))),
+        section("Opponent pool", [chart_ratings(pool)], pages.fold_part("entries", list_ratings(pool))),
         pages.fold_part("results by label", run_charts.list_groups(run)),
         section("Replay", (), embed_replay(run.folder)),
-        section("Losses and speed", run_charts.draw_losses(run)),
+        section("Losses and speed", run_charts.chart_losses(run)),
         section("Configuration", (), changes),
         pages.fold_part("whole configuration", f'<div class="table"><pre>{config}</pre></div>'),
     ]
