@@ -14,13 +14,13 @@ from matplotlib.ticker import EngFormatter, PercentFormatter
 
 from jaxmarl_echelon.tracking.csv_sink import read_columns
 from jaxmarl_echelon.tracking.formats import format_finite, format_percent
+from jaxmarl_echelon.tracking.run_tables import RETURN, find_phase_changes
 from jaxmarl_echelon.tracking.view import loss_rank
 
 TRAINING, EVALUATION = "#7a9cc6", "#c0392b"
 PHASE, BACK = "#8a8a8a", "#d98880"
 MOST_LOSSES = 6
 MOST_NAMES = 12
-RETURN = "avg_reward"
 
 Columns = dict[str, np.ndarray]
 Rows = Sequence[Mapping[str, Any]]
@@ -44,7 +44,7 @@ def learning_curve(
     """
     metrics, evaluations = read_columns(metrics_csv), read_columns(eval_csv)
     losses = sorted((name for name in metrics if name.startswith("losses/")), key=loss_rank)[:MOST_LOSSES]
-    figure = _figure(10.0, 4.2 + (2.2 if losses else 0.0), title)
+    figure = make_figure(10.0, 4.2 + (2.2 if losses else 0.0), title)
     upper, lower = figure.subfigures(2, 1, height_ratios=(2, 1)) if losses else (figure, None)
     success, reward = upper.subplots(1, 2)
     rate = f"{score}_rate"
@@ -74,7 +74,7 @@ def ladder_plot(path: Path, rows: Rows, *, title: str = "") -> None:
         interval.
       title: figure title.
     """
-    figure = _figure(8.0, _bars_height(len(rows)), title)
+    figure = make_figure(8.0, _bars_height(len(rows)), title)
     _success_bars(figure.subplots(), rows, [TRAINING] * len(rows))
     figure.savefig(path)
 
@@ -92,15 +92,15 @@ def variants_plot(path: Path, rows: Rows, *, title: str = "", label: str = "succ
     """
     courses = [row for row in rows if len(row.get("curves", ()))]
     height = _bars_height(len(rows))
-    figure = _figure(12.0 if courses else 8.0, max(height, 4.2) if courses else height, title)
-    colours = _colours(len(rows))
+    figure = make_figure(12.0 if courses else 8.0, max(height, 4.2) if courses else height, title)
+    colours = pick_colours(len(rows))
     if not courses:
         _success_bars(figure.subplots(), rows, colours)
         figure.savefig(path)
         return
     left, right = figure.subplots(1, 2, width_ratios=(4, 5))
     _success_bars(left, rows, colours)
-    _style(right, label)
+    style_axes(right, label)
     for row, colour in zip(rows, colours, strict=True):
         if len(row.get("curves", ())):
             _course(right, np.asarray(row["steps"], float), np.atleast_2d(row["curves"]), row["name"], colour)
@@ -121,7 +121,8 @@ def moving_mean(values: np.ndarray, window: int) -> np.ndarray:
     return np.where(number > 0, typical + total / np.maximum(number, 1), np.nan)
 
 
-def _figure(width: float, height: float, title: str) -> Figure:
+def make_figure(width: float, height: float, title: str) -> Figure:
+    """Makes an empty figure of a size in inches, independent of pyplot."""
     figure = Figure(figsize=(width, height), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     if title:
@@ -129,7 +130,8 @@ def _figure(width: float, height: float, title: str) -> Figure:
     return figure
 
 
-def _style(axes: Axes, label: str, small: bool = False) -> None:
+def style_axes(axes: Axes, label: str, small: bool = False, across: str = "environment steps") -> None:
+    """Styles axes of curves: title, grid, and a horizontal axis named `across` unless they are `small`."""
     axes.set_title(label, fontsize=9 if small else 11, loc="left")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.ticklabel_format(axis="y", useOffset=False)
@@ -137,11 +139,11 @@ def _style(axes: Axes, label: str, small: bool = False) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=7 if small else 9)
     if not small:
-        axes.set_xlabel("environment steps")
+        axes.set_xlabel(across)
 
 
 def _curve(axes: Axes, metrics: Columns, name: str, label: str, small: bool = False) -> None:
-    _style(axes, label, small)
+    style_axes(axes, label, small)
     if name not in metrics:
         return
     known = np.isfinite(metrics[name])
@@ -166,20 +168,17 @@ def _evaluations(axes: Axes, table: Columns, name: str, bounds: tuple[str, str] 
 
 def _phases(axes: Axes, metrics: Columns) -> None:
     """Marks phase transitions; overlapping labels are omitted, lines are not."""
-    stages = metrics.get("curriculum/current_stage", np.empty(0))
-    known = np.isfinite(stages)
-    steps, stages = metrics.get("step", stages)[known], stages[known]
-    changes = np.flatnonzero(np.diff(stages)) + 1
-    if not len(changes):
+    changes = find_phase_changes(metrics)
+    if not changes:
         return
     axes.set_title(axes.get_title(loc="left"), fontsize=11, loc="left", pad=14)
     least, labelled = 0.025 * (metrics["step"].max() - metrics["step"].min()), -math.inf
-    for step, stage, before in zip(steps[changes], stages[changes], stages[changes - 1], strict=True):
+    for step, before, stage in changes:
         colour = BACK if stage < before else PHASE
         axes.axvline(step, color=colour, linewidth=0.7, alpha=0.8, zorder=0.5)
         if step - labelled >= least:
             place = {"xycoords": ("data", "axes fraction"), "ha": "center", "va": "bottom"}
-            axes.annotate(f"{stage:.0f}", (step, 1.0), color=colour, fontsize=6.5, **place)
+            axes.annotate(f"{stage}", (step, 1.0), color=colour, fontsize=6.5, **place)
             labelled = step
 
 
@@ -217,7 +216,8 @@ def _success_bars(axes: Axes, rows: Rows, colours: Sequence) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _colours(number: int) -> list:
+def pick_colours(number: int) -> list:
+    """Picks a colour for each of several things that are drawn together."""
     names = "tab10" if number <= 10 else "tab20"
     if number <= 20:
         return [matplotlib.colormaps[names](i) for i in range(number)]

@@ -1,6 +1,5 @@
 """Plots of an opponent pool: rating curves, and the learner's score against each opponent."""
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,8 +9,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
+from jaxmarl_echelon.tracking.run_tables import PoolRows, group_by_name, is_own_learner, read_pool_rows
+
 LEARNER, SNAPSHOT, FIXED = "#c0392b", "#7a9cc6", "#2e7d32"
-Rows = list[dict[str, str]]
 LONGEST_NAME = 24
 
 
@@ -22,8 +22,7 @@ def pool_plot(path: Path, pool_csv: Path) -> None:
       path: the PNG file to write.
       pool_csv: a run's `pool.csv`; a reused slot counts as a new opponent.
     """
-    with pool_csv.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_pool_rows(pool_csv)
     figure = Figure(figsize=(11.0, 4.6), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
@@ -34,12 +33,12 @@ def pool_plot(path: Path, pool_csv: Path) -> None:
     figure.savefig(path)
 
 
-def plot_ratings(axes: Axes, rows: Rows) -> None:
+def plot_ratings(axes: Axes, rows: PoolRows) -> None:
     """Plots rating curves: the learner's with its uncertainty, those of others without, snapshots faint."""
-    for name, mine in _group_by_name(rows).items():
+    for name, mine in group_by_name(rows).items():
         steps, mu, sigma = (np.array([float(row[key]) for row in mine]) for key in ("step", "mu", "sigma"))
         kind = mine[0]["kind"]
-        if _is_own_learner(mine[0]):
+        if is_own_learner(mine[0]):
             axes.fill_between(steps, mu - sigma, mu + sigma, color=LEARNER, alpha=0.2, linewidth=0)
             axes.plot(steps, mu, color=LEARNER, linewidth=1.8, label=name)
         elif kind in ("learner", "fixed"):
@@ -54,9 +53,9 @@ def plot_ratings(axes: Axes, rows: Rows) -> None:
     axes.legend(framealpha=0.8, edgecolor="none", fontsize=8)
 
 
-def plot_payoffs(axes: Axes, rows: Rows):
+def plot_payoffs(axes: Axes, rows: PoolRows):
     """Plots a heat map of the learner's score by opponent (rows, by age) and update; grey: no games."""
-    others = {name: mine for name, mine in _group_by_name(rows).items() if not _is_own_learner(mine[0])}
+    others = {name: mine for name, mine in group_by_name(rows).items() if not is_own_learner(mine[0])}
     steps = sorted({int(row["step"]) for row in rows})
     if not others or not steps:
         return None
@@ -80,19 +79,6 @@ def plot_payoffs(axes: Axes, rows: Rows):
 def _shorten_name(name: str) -> str:
     """Shortens a name for labels; long names, such as those of frozen runs, keep their end."""
     return name if len(name) <= LONGEST_NAME else f"...{name[-LONGEST_NAME:]}"
-
-
-def _is_own_learner(row: dict[str, str]) -> bool:
-    """Whether a row describes the learner that owns the table, not another learner of its league."""
-    return row["kind"] == "learner" and int(row["entry"]) == 0
-
-
-def _group_by_name(rows: Rows) -> dict[str, Rows]:
-    """Groups rows by opponent, in order of appearance."""
-    found: dict[str, Rows] = {}
-    for row in rows:
-        found.setdefault(row["name"], []).append(row)
-    return found
 
 
 def matrix_plot(path: Path, names: Sequence[str], payoff: np.ndarray) -> None:

@@ -264,6 +264,7 @@ class RunRecord:
         self.progress.last_eval, self.progress.last_sums = values, self._sums(assessment.result)
         self._log(values)
         self._evaluation_episodes(assessment.result)
+        self.offer_replay(assessment.result, self.tracker)
         column = self.judged_by
         score = [] if column is None else [values[f"eval_agg/{column}"]]
         # The return is the first role's, as the environment's score is.
@@ -306,12 +307,19 @@ class RunRecord:
 
     def _games(self, result: Evaluation) -> None:
         """Logs the recorded episodes as text."""
-        if result.frames is None:
+        viewer = self.program.env.viewer
+        if result.frames is None or not viewer.tells or self.program.curriculum.stages:
             return
         recorded = jax.tree.leaves(result.frames)[0].shape[1]
         for index in np.flatnonzero(~np.asarray(result.quarantined)[:recorded]):
-            row = self.program.env.viewer.row(result, int(index))
+            row = viewer.row(result, int(index))
             self.tracker.log("games", self.step, {"episode": int(index) + 1, **row})
+
+    def offer_replay(self, result: Evaluation, tracker: Tracker) -> None:
+        """Offers the replay of an evaluation's first episode to a tracker, if it was recorded."""
+        if result.frames is not None:
+            viewer = self.program.env.viewer
+            tracker.replay(self.step, lambda path: viewer.replay(path, result, 0))
 
     def training_score(self, metrics: dict[str, float]) -> list[str]:
         """Returns the names of best checkpoints to save because of training metrics.

@@ -1,0 +1,75 @@
+"""Reads from the tables of a run, without its environment: its score, changes of phase, rows of its pool."""
+
+import csv
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+Columns = Mapping[str, np.ndarray]
+PoolRows = list[dict[str, str]]
+RETURN = "avg_reward"
+
+
+class Measured(NamedTuple):
+    """Columns of an evaluation's measure and of its interval, without namespace; empty for none."""
+
+    column: str
+    low: str = ""
+    high: str = ""
+
+
+def find_score(columns: Collection[str]) -> Measured:
+    """Finds the score among the columns of evaluations; the mean return without one.
+
+    A score is the measure with an interval: `NAME_low` and `NAME_high` beside `NAME_rate` or `NAME`.
+    """
+    for low in columns:
+        name = low.removesuffix("_low")
+        if "/" in low or name == low or f"{name}_high" not in columns:
+            continue
+        for column in (f"{name}_rate", name):
+            if column in columns:
+                return Measured(column, low, f"{name}_high")
+    return Measured(RETURN)
+
+
+class PhaseChange(NamedTuple):
+    """A change of a curriculum's phase, at a number of environment steps."""
+
+    step: float
+    before: int
+    after: int
+
+
+def find_phase_changes(metrics: Columns) -> list[PhaseChange]:
+    """Lists the changes of phase in the columns of `metrics.csv`, the earliest first."""
+    stages = metrics.get("curriculum/current_stage", np.empty(0))
+    known = np.isfinite(stages)
+    steps, stages = metrics.get("step", stages)[known], stages[known]
+    return [
+        PhaseChange(float(steps[i]), int(stages[i - 1]), int(stages[i]))
+        for i in np.flatnonzero(np.diff(stages)) + 1
+    ]
+
+
+def read_pool_rows(path: Path) -> PoolRows:
+    """Reads the rows of a run's `pool.csv`; empty for a missing file. An incomplete last row is dropped."""
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return [row for row in csv.DictReader(file) if None not in row.values()]
+
+
+def group_by_name(rows: PoolRows) -> dict[str, PoolRows]:
+    """Groups rows by opponent, in order of appearance."""
+    found: dict[str, PoolRows] = {}
+    for row in rows:
+        found.setdefault(row["name"], []).append(row)
+    return found
+
+
+def is_own_learner(row: Mapping[str, str]) -> bool:
+    """Whether a row describes the learner that owns the table, not another learner of its league."""
+    return row["kind"] == "learner" and int(row["entry"]) == 0
