@@ -1,7 +1,6 @@
 """Adapter from gymnax environments (Lange 2022; version 1.0) to `jaxmarl_echelon.envs.base`."""
 
 import dataclasses
-import difflib
 from collections.abc import Mapping, Sequence
 
 import jax
@@ -9,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from algos.checks import suggest_names
 from algos.types import PyTree
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, TimeStep
 from jaxmarl_echelon.envs.spaces import Box, Discrete
@@ -104,9 +104,7 @@ def make(
 
     known = gymnax.registered_envs
     if name not in known:
-        close = difflib.get_close_matches(str(name), known, 3, 0.5)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"allowed: {', '.join(known)}"
-        raise ValueError(f"env.name={name}: unknown to gymnax; {hint}")
+        raise ValueError(f"env.name={name}: unknown to gymnax; {suggest_names(name, known)}")
     try:
         env, defaults = gymnax.make(name, **(options or {}))
     except (TypeError, ValueError, AssertionError, OSError) as error:
