@@ -18,6 +18,8 @@ html_title = f"{project} {release}"
 html_static_path = ["site/static"]
 html_css_files = ["style.css"]
 html_show_sphinx = False
+html_copy_source = False
+html_theme_options = {"top_of_page_buttons": []}
 
 # Anchors as GitHub gives them, so that links between pages work in both places.
 myst_heading_anchors = 6
@@ -31,13 +33,14 @@ nb_execution_raise_on_error = True
 default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_class_signature = "separated"
 autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 # Attributes are listed as a field, not as objects, since some are defined again as properties.
 napoleon_use_ivar = True
+# What is returned is described in a sentence, whose beginning is no type.
+napoleon_use_rtype = False
 napoleon_preprocess_types = False
 suppress_warnings = ["config.cache"]
 
@@ -52,14 +55,37 @@ nitpick_ignore_regex = [
         r"[A-Za-z]+(Error|Warning)|[a-z]+|[A-Z]|optional|Path|Any|Callable|Mapping|Sequence|NamedTuple",
     ),
     (r"py:.*", r"(jaxmarl_echelon|algos|physics)\..*"),
+    # Tuples of any length, whose type Sphinx cuts at the comma.
+    (r"py:.*", r"tuple\[\w+"),
 ]
 
 PAGES = re.compile(r"docs/(reference/)?(\w+)\.md")
+# An inline code that a letter follows, and a bar outside of code, which reStructuredText reads as markup.
+PLURAL = re.compile(r"(`[^`]+`)(?=\w)")
+BAR = re.compile(r"(`[^`]*`)|\|")
+# Several names before one explanation; the commas would make types of all but the last.
+NAMES = re.compile(r"^:(?:ivar|param) [^:]*:")
+
+
+def read_markup(app, what, name, obj, options, lines):
+    """Escapes what docstrings do not mean as markup, before napoleon reads them."""
+    del app, what, name, obj, options
+    text = PLURAL.sub(r"\1\\ ", "\n".join(lines))
+    lines[:] = BAR.sub(lambda found: found[1] or r"\|", text).split("\n")
 
 
 def link_pages(app, what, name, obj, options, lines):
-    """Turns names of pages in docstrings, such as `docs/reference/f110.md 8.1`, into links."""
-    del app, what, name, obj, options
+    """Completes what napoleon made of a docstring.
+
+    Names of pages, such as `docs/reference/f110.md 8.1`, become links. The first line of a property is a
+    sentence, of which napoleon makes a type where it has a colon.
+    """
+    del app, name, obj, options
+    if what == "property":
+        types = [line.removeprefix(":type: ") for line in lines if line.startswith(":type: ")]
+        lines[:] = [line for line in lines if not line.startswith(":type: ")]
+        lines[0] = f"{types[0]}: {lines[0]}" if types else lines[0]
+    lines[:] = [NAMES.sub(lambda found: found[0].replace(", ", ","), line) for line in lines]
     lines[:] = [PAGES.sub(r":doc:`docs/\1\2.md </docs/\1\2>`", line) for line in lines]
 
 
@@ -73,5 +99,6 @@ def skip_member(app, what, name, obj, skip, options):
 
 def setup(app):
     """Connects the functions above."""
-    app.connect("autodoc-process-docstring", link_pages)
+    app.connect("autodoc-process-docstring", read_markup, priority=100)
+    app.connect("autodoc-process-docstring", link_pages, priority=900)
     app.connect("autodoc-skip-member", skip_member)

@@ -25,7 +25,7 @@ PACKAGES = {
     "optim": ("Optimisers", ["algos/optim/**/*.py"]),
     "physics": ("Physics", ["physics/**/*.py"]),
 }
-MEMBERS = "   :members:\n   :show-inheritance:\n"
+MEMBERS = "   :members:\n"
 
 
 def generate_pages(root: Path) -> dict[str, str]:

@@ -108,9 +108,7 @@ def main() -> int:
     contents = format_contents(
         {
             "Guides": [str(page) for page in find_pages() if page.parts[0] == "examples"],
-            "Environments": [
-                page for page in settings if page.startswith("environments/") and page.count("/") == 1
-            ],
+            "Environments": ["environments/index.md"],
             "Reference": ["api/index.rst", "settings/index.md", "commands.md"],
         }
     )

@@ -166,6 +166,20 @@ def format_environment(conf: Path, docs: Path, name: str) -> str:
     return "\n".join(parts)
 
 
+def format_overview(conf: Path, names: list[str]) -> str:
+    """Formats the page that lists the environments with one line each."""
+    rows = []
+    for name in names:
+        text = (conf / "env" / f"{name}.yaml").read_text().partition("\n")[0]
+        page = GYMNAX if name.startswith(GYMNAX) else name
+        rows.append(f"| [{name}]({page}.md) | {_escape(text.lstrip('# '))} |")
+    shown = [name for name in names if "/" not in name]
+    listed = "\n".join([*shown, GAMES, GYMNAX])
+    table = "\n".join(["| Environment | Task |", "|---|---|", *rows])
+    contents = f"```{{toctree}}\n:hidden:\n\n{listed}\n```"
+    return f"# All environments and their settings\n\n{table}\n\n{contents}\n"
+
+
 def _defaults(text: str) -> list[str]:
     """Returns the files of the same group that a file begins with."""
     loaded = yaml.safe_load(text) or {}
@@ -193,6 +207,7 @@ def generate_pages(conf: Path, docs: Path) -> dict[str, str]:
     }
     for name in (name for name in options["env"] if not name.startswith(GYMNAX)):
         pages[f"environments/{name}.md"] = format_environment(conf, docs, name)
+    pages["environments/index.md"] = format_overview(conf, options["env"])
     gymnax = [name for name in options["env"] if name.startswith(GYMNAX)]
     files = {name: (conf / "env" / f"{name}.yaml").read_text() for name in gymnax}
     sections = "\n".join(format_file("env", name, text) for name, text in files.items())
@@ -210,7 +225,7 @@ def generate_pages(conf: Path, docs: Path) -> dict[str, str]:
     pages["settings/run.md"] = f"# Runs\n\n{_escape(read_introduction(run))}\n\n{format_table('', run)}\n"
     listed = "\n".join(["run", *GROUPS])
     pages["settings/index.md"] = (
-        "# Settings\n\nFrom `conf/`. Environments have [their own pages](../environments/f110.md).\n\n"
+        "# Settings\n\nFrom `conf/`. Environments have [their own pages](../environments/index.md).\n\n"
         f"```{{toctree}}\n:maxdepth: 1\n\n{listed}\n```\n"
     )
     return pages
