@@ -2,6 +2,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
+DOCS_INSTALLED := $(VENV)/.docs_installed
 
 TRAIN ?= +algo=ppo env=f110
 LEARN ?=
@@ -9,14 +10,16 @@ SMOLLM ?=
 WORKERS ?= 2
 MARKS ?=
 TESTS ?=
+EXECUTE ?= off
 
-.PHONY: help install lint train test learn smollm
+.PHONY: help install lint train test docs learn smollm
 
 help:
 	@echo "make install                                 create .venv with everything that tests need"
 	@echo "make train [TRAIN='+algo=ppo env=f110']      train, with any Hydra overrides"
 	@echo "make lint                                    Ruff, formatting, types"
 	@echo "make test  [WORKERS=2] [MARKS='not slow'] [TESTS=tests/physics]   run the tests"
+	@echo "make docs  [EXECUTE=force]                   the site, into docs/_build/html; EXECUTE runs its notebooks"
 	@echo "make learn [LEARN='f110 --write docs/results.md']   train known tasks over seeds and check their bounds"
 	@echo "make smollm                                  compare SmolLM2-135M, from a package, with its known numbers"
 
@@ -38,6 +41,13 @@ train: install
 
 test: install
 	$(RUN) -m pytest -n $(WORKERS) --dist worksteal --durations=10 $(if $(MARKS),-m "$(MARKS)") $(TESTS)
+
+$(DOCS_INSTALLED): $(INSTALLED)
+	$(RUN) -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	touch $@
+
+docs: $(DOCS_INSTALLED)
+	JAXMARL_DOCS_EXECUTE=$(EXECUTE) $(RUN) docs/site/build.py
 
 learn: install
 	$(RUN) benchmarks/learn.py $(LEARN)

@@ -1,7 +1,8 @@
 """Checks of settings: each raises a one-line ValueError with the key, the value and the allowed values."""
 
+import difflib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
 from numbers import Real
 from typing import Any, TypeGuard, TypeVar, get_type_hints
@@ -9,6 +10,8 @@ from typing import Any, TypeGuard, TypeVar, get_type_hints
 T = TypeVar("T")
 # Largest whole number of the arrays that settings become.
 LONGEST = 2**31 - 1
+# More allowed names than this are listed only if none of them is close to the one given.
+LISTED = 20
 
 
 def require_switches(settings: Any, prefix: str = "") -> None:
@@ -32,10 +35,23 @@ def require_given(name: str, value: T | None) -> T:
     return value
 
 
+def find_similar(given: object, names: Iterable[str], limit: int = 2) -> list[str]:
+    """Returns up to `limit` names that the given one may have been meant to be, the closest first."""
+    by_lower = {name.lower(): name for name in names}
+    return [by_lower[one] for one in difflib.get_close_matches(str(given).lower(), by_lower, limit)]
+
+
+def suggest_names(given: object, names: Collection[object]) -> str:
+    """Formats what a message says of an unknown name: all `names` if few, the closest ones of many."""
+    known = [str(name) for name in names]
+    close = find_similar(given, known) if len(known) > LISTED else []
+    return f"did you mean {' or '.join(close)}?" if close else f"allowed: {', '.join(known)}"
+
+
 def require_choice(key: str, value: T, allowed: Iterable[object], what: str = "unknown") -> T:
     """Returns a value that is one of `allowed`; `what` says what others are, such as "unknown role"."""
     if value not in (known := tuple(allowed)):
-        raise ValueError(f"{key}={value}: {what}; allowed: {', '.join(map(str, known))}")
+        raise ValueError(f"{key}={value}: {what}; {suggest_names(value, known)}")
     return value
 
 
@@ -44,7 +60,7 @@ def require_keys(prefix: str, given: Mapping, allowed: Iterable[str], what: str 
     known = tuple(allowed)
     for key, value in given.items():
         if key not in known:
-            raise ValueError(f"{prefix}{key}={value}: {what}; allowed: {', '.join(known)}")
+            raise ValueError(f"{prefix}{key}={value}: {what}; {suggest_names(key, known)}")
 
 
 def require_switch(key: str, value: object) -> bool:

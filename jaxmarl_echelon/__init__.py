@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from jaxmarl_echelon.installation import require_own_packages
 
 if TYPE_CHECKING:
-    from jaxmarl_echelon.api import make, make_train, read_config
+    from jaxmarl_echelon.api import list_environments, make, make_train, read_config
     from jaxmarl_echelon.envs.adapters.outward import to_gymnasium, to_jaxmarl, to_pettingzoo, to_sb3
     from jaxmarl_echelon.export import export_policy
     from jaxmarl_echelon.policies import Policy, load_policy, make_policy
@@ -16,6 +16,7 @@ require_own_packages()
 __all__ = [
     "Policy",
     "export_policy",
+    "list_environments",
     "load_policy",
     "make",
     "make_policy",
@@ -29,6 +30,7 @@ __all__ = [
 
 # Loaded lazily, so that importing one module of the package does not import all others.
 HOMES = {
+    "list_environments": "api",
     "make": "api",
     "make_train": "api",
     "read_config": "api",

@@ -51,6 +51,15 @@ def make(
     return _read(config, choices).env
 
 
+def list_environments(config_dir: str | Path | None = None) -> dict[str, str]:
+    """Returns the names that `make` knows, each with one line on the environment.
+
+    Args:
+      config_dir: as for `make`.
+    """
+    return Sources(config_dir).describe_options("env")
+
+
 def read_config(
     *overrides: str, env: Environment | None = None, config_dir: str | Path | None = None
 ) -> RunConfig:

@@ -3,7 +3,6 @@
 import argparse
 import atexit
 import copy
-import difflib
 import gc
 import itertools
 import os
@@ -26,6 +25,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from algos.compiler import provide_collective_threads
+from jaxmarl_echelon.config_keys import flatten_leaves, unknown_key_message
 from jaxmarl_echelon.config_sources import Sources, config_directory
 from jaxmarl_echelon.terminal import lossy_output
 from jaxmarl_echelon.unknown_options import unknown_option_message
@@ -293,18 +293,6 @@ def tuning_lines(config: DictConfig, choices: Mapping[str, str], sources: Source
     return [*lines, f"overridden: {' '.join(changed)}"] if changed else lines
 
 
-def flatten_leaves(node: DictConfig, prefix: str = "") -> dict[str, Any]:
-    """Flattens nested mappings to values by dotted key."""
-    found = {}
-    for key, value in node.items():
-        found |= (
-            flatten_leaves(value, f"{prefix}{key}.")
-            if isinstance(value, DictConfig)
-            else {f"{prefix}{key}": value}
-        )
-    return found
-
-
 def _check_override(override: str, sources: Sources) -> None:
     key, equals, value = override.lstrip("+~").partition("=")
     if not equals:
@@ -431,24 +419,6 @@ def set_override(config: DictConfig, key: str, value: Any, typed: str | None = N
         OmegaConf.update(config, key, value, force_add=True)
     except OmegaConfBaseException as error:
         raise UsageError(f"{typed}: {str(error).splitlines()[0]}") from error
-
-
-def unknown_key_message(override: str, key: str, node: DictConfig) -> str:
-    """Formats the message for an unknown key: the closest match, and the allowed keys.
-
-    Args:
-      override: the override as written by the user.
-      key: its dotted key.
-      node: the configuration.
-    """
-    *parents, last = key.split(".")
-    while parents and not isinstance(OmegaConf.select(node, ".".join(parents)), DictConfig):
-        last = parents.pop()
-    node = OmegaConf.select(node, ".".join(parents)) if parents else node
-    names = [str(name) for name in node if not str(name).startswith("_")]
-    close = difflib.get_close_matches(last, names, 1)
-    meant = f"; did you mean {'.'.join([*parents, close[0]])}?" if close else "."
-    return f"{override}: unknown key{meant} Allowed here: {', '.join(names)}"
 
 
 def new_run_folder(config: DictConfig, choices: Mapping[str, str], stamp: str) -> Path:

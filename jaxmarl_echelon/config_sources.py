@@ -72,6 +72,13 @@ class Sources:
         found = {path.relative_to(root).with_suffix("") for root in roots for path in root.rglob("*.yaml")}
         return sorted(map(str, found))
 
+    def describe_options(self, group: str) -> dict[str, str]:
+        """Returns the options of a group, each with the first line of its file, a comment."""
+        files = {option: self.find(f"{group}/{option}") for option in self.options(group)}
+        return {
+            option: path.read_text().partition("\n")[0].lstrip("# ") for option, path in files.items() if path
+        }
+
     def open_keys(self) -> tuple[str, ...]:
         """Returns the keys of mappings that accept arbitrary new keys, which their readers validate.
 

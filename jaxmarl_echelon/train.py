@@ -22,6 +22,7 @@ from rich.console import Console
 from algos.on_policy.update_sizes import UpdateSizes
 from jaxmarl_echelon import checkpoints, command_line, optional_packages, processes, run_folders
 from jaxmarl_echelon.command_line import AUTO, PACKAGED
+from jaxmarl_echelon.config_keys import unknown_key_message
 from jaxmarl_echelon.config_sources import MAIN, Sources
 from jaxmarl_echelon.envs import contract
 from jaxmarl_echelon.tracking import tables
@@ -390,9 +391,7 @@ def show_config(overrides: Sequence[str], sources: Sources, package: str | None,
             config = find_resume_point(where, chosen, sources).config
         part = config if package is None else OmegaConf.select(config, package)
         if part is None:
-            raise command_line.UsageError(
-                command_line.unknown_key_message(f"--package={package}", package, config)
-            )
+            raise command_line.UsageError(unknown_key_message(f"--package={package}", package, config))
         shown.append(OmegaConf.to_yaml(part, resolve=True) if OmegaConf.is_config(part) else f"{part}\n")
     print("---\n".join(shown), end="")
 

@@ -2,31 +2,26 @@
 
 import difflib
 import re
-from collections import Counter
 from collections.abc import Sequence
+
+from algos.checks import suggest_names
 
 # Environments of this library step on the host; these folders of `conf/env` have ports of many of them.
 HOST_LIBRARY = "gymnasium/"
 PORTS = ("gymnax/", "brax/", "playground/")
-# Of folders with more options only the name is listed.
-LONG = 20
 
 
 def unknown_option_message(group: str, value: str, allowed: Sequence[str]) -> str:
-    """Formats the message for an unknown option: similar options, if any, and the allowed ones.
+    """Formats the message for an unknown option: the closest options, or the allowed ones.
 
     Args:
       group: the configuration group.
       value: the option as typed.
-      allowed: the known options; of folders with many, only the folder is named.
+      allowed: the known options.
     """
     if group == "env" and value.startswith(HOST_LIBRARY):
         return _host_library_message(value, allowed)
-    close = difflib.get_close_matches(value, allowed, 3, 0.6)
-    meant = f"did you mean {' or '.join(close)}? " if close else ""
-    folders = Counter(one.partition("/")[0] for one in allowed)
-    shown = (f"{folder}/NAME" if folders[folder := one.partition("/")[0]] > LONG else one for one in allowed)
-    return f"{group}={value}: unknown {group}; {meant}allowed: {', '.join(dict.fromkeys(shown))}"
+    return f"{group}={value}: unknown {group}; {suggest_names(value, allowed)}"
 
 
 def _host_library_message(value: str, allowed: Sequence[str]) -> str:

@@ -20,11 +20,10 @@ def frenet(
       xy: `[..., 2]` metres.
 
     Returns:
-      s: arc length of the projection in metres, in [0, length) on a closed line and [0, length]
-        on an open one.
-      d: signed distance from the segment's line in metres, positive to the left.
-      heading: tangent angle at the projection, interpolated between points, in [-pi, pi).
-      index: int32 number of the segment, which starts at that centreline point.
+      `(s, d, heading, index)`: arc length of the projection in metres, in [0, length) on a closed line and
+      [0, length] on an open one; signed distance from the segment's line in metres, positive to the left;
+      tangent angle at the projection, interpolated between points, in [-pi, pi); int32 number of the
+      segment, which starts at that centreline point.
     """
     count = bank.centerline.shape[1]
     points = bank.centerline[0] if bank.field.shape[0] == 1 else bank.centerline[map_index]

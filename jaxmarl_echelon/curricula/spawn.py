@@ -116,8 +116,8 @@ def spawn_curriculum(
       common: defaults of all stages, with the keys of a stage.
       evaluation: settings of the task that scores the run, overriding the environment's own.
       activation_samples: None for `window`.
-      window, min_episode, enable_patience, disable_patience, cooldown, ema_alpha,
-        blend_previous_prob, blend_decay_episodes: see above.
+      window, min_episode, enable_patience, disable_patience, cooldown, ema_alpha: see above.
+      blend_previous_prob, blend_decay_episodes: see above.
 
     Raises:
       ValueError: one line, with the stage's name if it applies to one, for unknown, out-of-range or

@@ -347,6 +347,14 @@ class Environment:
     ladder: str | None = None
     files: Mapping[str, tuple[Path, ...]] = MappingProxyType({})
 
+    def __repr__(self) -> str:
+        """Returns a one-line summary: the name, and per role its agents, observations and actions."""
+        roles = ", ".join(
+            f"{role.name}: {role.size} x {list(role.observation.shape)} -> {type(role.action).__name__}"
+            for role in self.spec.roles
+        )
+        return f"{type(self).__name__}({self.spec.name}; {roles}; {self.spec.episode_limit} decisions)"
+
     def default_params(self) -> PyTree:
         """Returns the configured parameters."""
         raise NotImplementedError

@@ -43,7 +43,7 @@ def unflatten_settings(kind: type[T], given: Mapping[str, Any]) -> T:
     chosen = {name: {} for name in groups}
     for key, value in given.items():
         if key not in group_of:
-            raise ValueError(f"env.{key}: unknown; allowed: {', '.join(group_of)}")
+            raise ValueError(f"env.{key}: unknown; {checks.suggest_names(key, group_of)}")
         chosen[group_of[key]][key] = value
     return kind(**{name: group(**chosen[name]) for name, group in groups.items()})
 

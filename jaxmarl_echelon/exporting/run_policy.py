@@ -60,9 +60,9 @@ def contract(x, y, contracting, batch):
 
 
 def convolve(x, kernel, strides, padding, axes):
-    """Convolves images, in any order of the axes given as (batch, features, *space) of input, kernel, output.
+    """Convolves images, in any order of the axes of input, kernel and output.
 
-    The kernel's first two axes are output and input features.
+    Axes are given as `(batch, features, *space)`. The kernel's first two axes are output and input features.
     """
     of_input, of_kernel, of_output = axes
     x = x.transpose(of_input[0], *of_input[2:], of_input[1])

@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 
 from algos.optim.small_batches import small_batch_options, traced_for_options
 from jaxmarl_echelon import command_line, optional_packages, run_loading, train
+from jaxmarl_echelon.config_keys import flatten_leaves
 from jaxmarl_echelon.config_sources import Sources, config_directory
 from jaxmarl_echelon.envs.drive.scenes import library
 from jaxmarl_echelon.tracking import plots
@@ -143,7 +144,7 @@ def test_no_tuning_leaves_the_values_of_the_algorithm():
     plain, choices = command_line.compose_config(["env=f110", "algo=ppo", "tuning=none"])
     tuned, _ = command_line.compose_config(["env=f110", "algo=ppo"])
     assert command_line.tuning_lines(plain, choices) == []
-    told = command_line.flatten_leaves(OmegaConf.load(config_directory() / "tuning" / "f110" / "ppo.yaml"))
+    told = flatten_leaves(OmegaConf.load(config_directory() / "tuning" / "f110" / "ppo.yaml"))
     own = OmegaConf.load(config_directory() / "algo" / "ppo.yaml")
     assert plain.num_envs == 1024 and plain.algo.gamma == 0.99
     assert told and {key: OmegaConf.select(tuned, key) for key in told} == told

@@ -108,7 +108,7 @@ def test_a_part_is_shown(call, multirun):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["env=nine"], ["env=nine", "unknown env", "f110, ", "mine"]),
+        (["env=nine"], ["env=nine", "unknown env", "did you mean mine?"]),
         (["algo=nine"], ["algo=nine", "tqc", "mine"]),
         (["env=mine", "env.lidar_beems=3"], ["env.lidar_beems=3", "did you mean env.lidar_beams?"]),
         (["env=broken"], ["env", "horizons"]),

@@ -1,6 +1,5 @@
 """Shared by adapters of other libraries' environments: names, spaces, dtypes, time steps of one agent."""
 
-import difflib
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -9,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from algos.checks import require_choice
 from algos.types import PyTree
 from jaxmarl_echelon.envs.base import TimeStep
 from jaxmarl_echelon.envs.spaces import Box, Discrete, MultiDiscrete, Space
@@ -19,11 +19,7 @@ PLAYER = "player"
 
 def require_known_name(library: str, name: str, known: Collection[str]) -> None:
     """Raises a one-line ValueError with similar names unless a library knows the environment."""
-    if name in known:
-        return
-    close = difflib.get_close_matches(str(name), known, 3, 0.5)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"allowed: {', '.join(known)}"
-    raise ValueError(f"env.name={name}: unknown to {library}; {hint}")
+    require_choice("env.name", name, known, f"unknown to {library}")
 
 
 def cast_array(x: Any, dtype: Any) -> jax.Array:

@@ -20,7 +20,7 @@ from jaxmarl_echelon.envs.drive.view.road_drawing import draw_recording, scene_e
 _INCHES = 10.0
 
 
-def _parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+def parse_scene_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m jaxmarl_echelon.envs.drive.scenes",
@@ -43,7 +43,7 @@ def _parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line; raises a one-line ValueError for invalid arguments or scenes."""
-    given = _parse_arguments(sys.argv[1:] if arguments is None else arguments)
+    given = parse_scene_arguments(sys.argv[1:] if arguments is None else arguments)
     chosen = SceneSettings(
         scenes=given.scenes,
         maps=given.maps,

@@ -13,6 +13,7 @@ import numpy as np
 from flax import struct
 from scipy import ndimage
 
+from algos.checks import suggest_names
 from jaxmarl_echelon.envs.settings import read_mapping, read_numbers
 from physics.boxes import boxes_overlap
 from physics.centerline import Centerline
@@ -112,7 +113,9 @@ def spawn_weights(spawns: str | Sequence | Mapping, points: Sequence[SpawnPoint]
         spawns = dict.fromkeys(spawns, 1.0)
     for name, weight in spawns.items():
         if name not in names:
-            raise ValueError(f"env.spawns={name}: unknown spawn point; allowed: all, {', '.join(names)}")
+            raise ValueError(
+                f"env.spawns={name}: unknown spawn point; {suggest_names(name, ('all', *names))}"
+            )
         if not np.isfinite(weight) or weight < 0:
             raise ValueError(f"env.spawns.{name}={weight}: a weight must be 0 or more")
     weights = np.array([spawns.get(name, 0.0) for name in names], np.float32)
