@@ -8,10 +8,13 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-# Modules to the optional packages they need; extras are named after their packages.
+# Modules to the optional packages that they need, and the extras that install these.
 NEEDED = {
-    "jaxmarl_echelon.envs.adapters.gymnax": "gymnax",
-    "jaxmarl_echelon.tracking.wandb_sink": "wandb",
+    "jaxmarl_echelon.envs.adapters.gymnax": ("gymnax", "gymnax"),
+    "jaxmarl_echelon.tracking.mlflow_sink": ("mlflow", "mlflow"),
+    "jaxmarl_echelon.tracking.tensorboard_sink": ("tensorboardX", "tensorboard"),
+    "jaxmarl_echelon.tracking.trackio_sink": ("trackio", "trackio"),
+    "jaxmarl_echelon.tracking.wandb_sink": ("wandb", "wandb"),
 }
 
 # Hydra's plugins: override, module and required package. `slurm` is defined in `conf/hydra`.
@@ -36,9 +39,9 @@ def require_packages(config: DictConfig, choices: Mapping[str, str], groups: tup
     plain = OmegaConf.to_container(config)
     for group in groups or plain:
         for target in _targets(plain[group]):
-            package = NEEDED.get(target.rpartition(".")[0])
+            package, extra = NEEDED.get(target.rpartition(".")[0], (None, None))
             if package is not None and find_spec(package) is None:
-                install = f"install it with pip install 'jaxmarl_echelon[{package}]'"
+                install = f"install it with pip install 'jaxmarl_echelon[{extra}]'"
                 raise ValueError(f"{group}={choices.get(group)}: needs the package {package}; {install}")
 
 

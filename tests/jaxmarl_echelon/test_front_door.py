@@ -223,16 +223,21 @@ def test_roles_of_policies(mine):
 
 
 @pytest.mark.parametrize(
-    ("package", "override"), [("gymnax", "env=gymnax/CartPole-v1"), ("wandb", "tracking=wandb")]
+    ("package", "extra", "override"),
+    [
+        ("gymnax", "gymnax", "env=gymnax/CartPole-v1"),
+        ("wandb", "wandb", "tracking=wandb"),
+        ("tensorboardX", "tensorboard", "tracking=tensorboard"),
+        ("mlflow", "mlflow", "tracking=mlflow"),
+        ("trackio", "trackio", "tracking=trackio"),
+    ],
 )
 def test_a_missing_package_is_one_line_and_writes_nothing(
-    monkeypatch, capsys, tmp_path, mine, package, override
+    monkeypatch, capsys, tmp_path, mine, package, extra, override
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, package, None)
-    line = (
-        f"{override}: needs the package {package}; install it with pip install 'jaxmarl_echelon[{package}]'"
-    )
+    line = f"{override}: needs the package {package}; install it with pip install 'jaxmarl_echelon[{extra}]'"
     for typed in ([override], ["-m", override]):
         monkeypatch.setattr(sys, "argv", ["train", *typed])
         with pytest.raises(SystemExit) as ended:

@@ -68,6 +68,7 @@ def make_evaluations(
     return Evaluations(evaluate, evaluate_as)
 
 
+@jax.named_scope("evaluate")
 def assess_run(
     env: Environment, curriculum: Curriculum, evaluate: Callable, scored: str, run: RunState, key, world
 ) -> tuple[PyTree, Assessment]:
