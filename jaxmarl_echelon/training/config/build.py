@@ -38,7 +38,15 @@ ELSEWHERE = (
     "distributed",
 )
 # Defaults of keys that configurations of older runs do not have.
-PLACE = {"devices": None, "shards": 1, "distributed": "off", "pool": None, "transforms": None}
+PLACE = {
+    "devices": None,
+    "shards": 1,
+    "distributed": "off",
+    "pool": None,
+    "transforms": None,
+    "video_every": None,
+    "profile": None,
+}
 TASK = ("env", "reward", "curriculum")
 PRECISIONS = ("float32", "bf16")
 

@@ -46,7 +46,9 @@ def draw(path, sizes, noise=False):
     """An animation of frames of these sizes that all differ."""
     random = np.random.default_rng(0)
     frames = [
-        Image.fromarray(random.integers(0, 255, (*size, 3), np.uint8) if noise else np.full((*size, 3), n))
+        Image.fromarray(
+            random.integers(0, 255, (*size, 3), np.uint8) if noise else np.full((*size, 3), n, np.uint8)
+        )
         for n, size in enumerate(np.array(sizes))
     ]
     frames[0].save(path, save_all=True, append_images=frames[1:], duration=50)
