@@ -145,7 +145,8 @@ class RunLoop:
         stats = self.compiled.executable().memory_analysis()
         memory.check_program(stats, self.compiled.state, self.compiled.world, self.layout)
         self.tracker.log("time", self.step, {"compile_seconds": self.compiled.seconds()})
-        with UpdateProfile(self.config.profile, self.folder) as profile:
+        setting = self.config.profile if processes.is_first_process() else None
+        with UpdateProfile(setting, self.folder, self._note) as profile:
             while self.progress.updates < self.config.updates:
                 if processes.any_process(stop.requested) or self.progress.updates == stop_after:
                     self.save(state, ["latest"])
@@ -153,12 +154,15 @@ class RunLoop:
                     return self._finish("stopped")
                 profile.begin(self.progress.updates, self.config.updates_per_chunk)
                 state = self._advance(state)
-                if profile.end(self.progress.updates):
-                    self.tracker.event(self.step, "wrote the profile")
+                profile.end(self.progress.updates)
         self.save(state, ["latest"])
         for line in self.references(state):
             self.tracker.event(self.step, line)
         return self._finish("finished")
+
+    def _note(self, line: str) -> None:
+        """Logs a line about the run as an event."""
+        self.tracker.event(self.step, line)
 
     def _start(self, resume):
         """Returns the first state: restored, or initial and evaluated."""

@@ -198,35 +198,51 @@ def test_a_profile_of_some_updates_is_written(plain, tmp_path):
     events = Shown()
     events.event = lambda step, text: events.losses.append(text)
     run(tmp_path, {"events": events}, profile="2:2")
-    assert "wrote the profile" in events.losses and saved_bits(tmp_path) == saved_bits(plain)
+    assert f"profile: {tmp_path / 'profile'}" in events.losses and saved_bits(tmp_path) == saved_bits(plain)
     (trace,) = (tmp_path / "profile").rglob("perfetto_trace.json.gz")
     assert b"traceEvents" in gzip.decompress(trace.read_bytes())
     assert list((tmp_path / "profile").rglob("*.xplane.pb"))
 
 
 def test_profiles_are_of_whole_chunks_and_not_of_updates_done_before(tmp_path, monkeypatch):
-    calls = []
+    calls, lines = [], []
     profiler = SimpleNamespace(
         start_trace=lambda folder, create_perfetto_trace: calls.append("start"),
         stop_trace=lambda: calls.append("stop"),
     )
-    monkeypatch.setattr(loop.UpdateProfile.begin.__globals__["jax"], "profiler", profiler)
-    with loop.UpdateProfile("5:3", tmp_path) as profile:
+    monkeypatch.setattr(jax, "profiler", profiler)
+    with loop.UpdateProfile("5:3", tmp_path, lines.append) as profile:
         for done in range(0, 12, 2):
             profile.begin(done, 2)
             calls.append(done)
             profile.end(done + 2)
     assert calls == [0, 2, "start", 4, 6, "stop", 8, 10]
     calls.clear()
-    with loop.UpdateProfile("2:9", tmp_path) as profile:
+    with loop.UpdateProfile("2:9", tmp_path, lines.append) as profile:
         profile.begin(1, 1)  # interrupted
-    with loop.UpdateProfile("2:3", tmp_path) as profile:
+    with loop.UpdateProfile("2:3", tmp_path, lines.append) as profile:
         profile.begin(4, 1)
         profile.end(5)
-    with loop.UpdateProfile(None, tmp_path) as profile:
+    with loop.UpdateProfile(None, tmp_path, lines.append) as profile:
         profile.begin(0, 1)
         profile.end(1)
-    assert calls == ["start", "stop"]
+    assert calls == ["start", "stop"] and lines == [f"profile: {tmp_path / 'profile'}"] * 2
+
+
+def test_a_profiler_that_fails_is_reported_and_not_tried_again(tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("already\nstarted")
+
+    lines, failing = [], SimpleNamespace(start_trace=fail, stop_trace=fail)
+    monkeypatch.setattr(jax, "profiler", failing)
+    with loop.UpdateProfile("1:2", tmp_path, lines.append) as profile:
+        profile.begin(0, 1)
+        profile.begin(1, 1)
+    failing.start_trace = lambda *_, **__: None
+    with loop.UpdateProfile("1:1", tmp_path, lines.append) as profile:
+        profile.begin(0, 1)
+        profile.end(1)
+    assert lines == ["profile: failed (RuntimeError: already started)"] * 2
 
 
 class Steered(probes.ObservationActionReward):
