@@ -8,17 +8,18 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-# Modules to the optional packages they need; extras are named after their packages.
+# Modules to the optional packages that they need, and the extras that install these.
 NEEDED = {
-    "jaxmarl_echelon.envs.adapters.inward.brax": "brax",
-    "jaxmarl_echelon.envs.adapters.inward.gymnax": "gymnax",
-    "jaxmarl_echelon.envs.adapters.inward.jaxmarl": "jaxmarl",
-    "jaxmarl_echelon.envs.adapters.inward.pgx": "pgx",
-    "jaxmarl_echelon.envs.adapters.inward.playground": "playground",
-    "jaxmarl_echelon.tracking.wandb_sink": "wandb",
+    "jaxmarl_echelon.envs.adapters.inward.brax": ("brax", "brax"),
+    "jaxmarl_echelon.envs.adapters.inward.gymnax": ("gymnax", "gymnax"),
+    "jaxmarl_echelon.envs.adapters.inward.jaxmarl": ("jaxmarl", "jaxmarl"),
+    "jaxmarl_echelon.envs.adapters.inward.pgx": ("pgx", "pgx"),
+    "jaxmarl_echelon.envs.adapters.inward.playground": ("mujoco_playground", "playground"),
+    "jaxmarl_echelon.tracking.mlflow_sink": ("mlflow", "mlflow"),
+    "jaxmarl_echelon.tracking.tensorboard_sink": ("tensorboardX", "tensorboard"),
+    "jaxmarl_echelon.tracking.trackio_sink": ("trackio", "trackio"),
+    "jaxmarl_echelon.tracking.wandb_sink": ("wandb", "wandb"),
 }
-# Modules of packages that are called otherwise.
-MODULES = {"playground": "mujoco_playground"}
 
 # Hydra's plugins: override, module and required package. `slurm` is defined in `conf/hydra`.
 PLUGINS = (
@@ -42,9 +43,9 @@ def require_packages(config: DictConfig, choices: Mapping[str, str], groups: tup
     plain = OmegaConf.to_container(config)
     for group in groups or plain:
         for target in _targets(plain[group]):
-            package = NEEDED.get(target.rpartition(".")[0])
-            if package is not None and find_spec(MODULES.get(package, package)) is None:
-                install = f"install it with pip install 'jaxmarl_echelon[{package}]'"
+            package, extra = NEEDED.get(target.rpartition(".")[0], (None, None))
+            if package is not None and find_spec(package) is None:
+                install = f"install it with pip install 'jaxmarl_echelon[{extra}]'"
                 raise ValueError(f"{group}={choices.get(group)}: needs the package {package}; {install}")
 
 

@@ -33,7 +33,10 @@ class RunInfo:
       total_steps: total environment steps of the run.
       config: the whole configuration as plain dictionaries.
       resume_step: environment steps of the checkpoint the run continues from; None if new.
-      score_tells: whether evaluation scores can rank policies, so that a best one exists.
+      scores_rank_policies: whether evaluation scores can rank policies, so that a best one exists.
+      group: folder of the group of runs that this one belongs to, also of the group's means; None for a run
+        alone.
+      variant: name of a member's variant; None for others.
     """
 
     folder: Path
@@ -42,6 +45,14 @@ class RunInfo:
     config: Mapping[str, Any] = field(default_factory=dict)
     resume_step: int | None = None
     scores_rank_policies: bool = True
+    group: Path | None = None
+    variant: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the folder, of a member after that of its group."""
+        parts = (self.folder,) if self.variant is None else (self.group, self.folder)
+        return "/".join(part.name for part in parts if part is not None)
 
     @property
     def title(self) -> tuple[str, ...]:
@@ -50,6 +61,20 @@ class RunInfo:
         seed = self.config.get("seed")
         parts = (self.spec.name, algo, self.folder.name, None if seed is None else f"seed {seed}")
         return tuple(part for part in parts if part is not None)
+
+
+def recall_id(run: RunInfo, file: str, make: Callable[[], str]) -> str:
+    """Returns the id of a run in another system: a resumed run's stored one, else a new one.
+
+    Args:
+      run: the run.
+      file: name of the file in the run's folder.
+      make: returns a new id, which is stored.
+    """
+    path = run.folder / file
+    if run.resume_step is None or not path.exists():
+        path.write_text(make())
+    return path.read_text().strip()
 
 
 class Sink(Protocol):
@@ -64,6 +89,10 @@ class Sink(Protocol):
 
     shows_events: bool = False
 
+    def for_member(self) -> "Sink | None":
+        """Returns a sink of the same settings for one run of a group; None if the means suffice."""
+        return None
+
     def open(self, run: RunInfo) -> None:
         """Prepares the sink; called once, before all other methods."""
 
@@ -75,6 +104,9 @@ class Sink(Protocol):
 
     def replay(self, step: int, write: Callable[[Path], None]) -> None:
         """Offers the replay of an episode; `write(path)` writes its page, until the sink is closed."""
+
+    def media(self, step: int, name: str, path: Path) -> None:
+        """Shows a picture or an animation; the file stays where it is."""
 
     def flush(self) -> None:
         """Completes a step; called when all its values have been written."""
@@ -160,6 +192,21 @@ class Tracker:
     def replay(self, step: int, write: Callable[[Path], None]) -> None:
         """Offers the replay of an episode to the sinks, see `Sink.replay`."""
         self._each("replay", step, write)
+
+    def media(self, step: int, name: str, path: Path) -> None:
+        """Hands a picture or an animation to the sinks.
+
+        Args:
+          step: environment steps so far, a Python int.
+          name: what it shows, with slashes.
+          path: the file, such as a GIF.
+        """
+        self._each("media", step, name, path)
+
+    def member_sinks(self) -> dict[str, Sink]:
+        """Returns sinks for one run of a group, by name; to be called before `open`."""
+        found = {name: sink.for_member() for name, sink in self._sinks.items()}
+        return {name: sink for name, sink in found.items() if sink is not None}
 
     def flush(self) -> None:
         """Signals that all values of the last step have been logged."""

@@ -1,28 +1,39 @@
-"""Weights & Biases sink."""
+"""Weights & Biases sink, and what packages with the same functions share with it."""
 
+import copy
 import secrets
+from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 from jaxmarl_echelon.terminal import without_prompts
-from jaxmarl_echelon.tracking.base import TABLES, RunInfo, Sink, Values
+from jaxmarl_echelon.tracking.base import TABLES, RunInfo, Sink, Values, recall_id
 
-ID_FILE = "wandb_id.txt"
+# Type of a group's run of means, whose members' types are their variants.
+MEAN = "mean"
 
 
 class WandbSink(Sink):
     """Logs all namespaces except single episodes, against environment steps.
 
     The optional package is imported by `open`, which never prompts for an account. The run's id is stored in
-    its folder, so a resumed run continues the same W&B run.
+    its folder, so a resumed run continues the same W&B run. In a group every member is a run of its own:
+    W&B's group is the group's folder, the type of a run its variant, and that of the group's means `MEAN`.
 
     Args:
       project: the project's name.
       entity: user or team; None for the account's default.
-      group: W&B group of the run.
+      group: W&B group of the run; None for the folder of a group of runs.
       mode: "offline" (files in the run's folder, no network) or "online".
 
     Raises:
       ValueError: for another mode.
+
+    Attributes:
+      module: the package's name; another one has `init`, `Video`, and runs with `log` and `finish`.
     """
+
+    module = "wandb"
 
     def __init__(
         self,
@@ -37,24 +48,31 @@ class WandbSink(Sink):
         self._entity = entity
         self._group = group
         self._mode = mode
-        self._run = None
+        self._package: Any = None
+        self._run: Any = None
+
+    def for_member(self) -> "WandbSink":
+        """See `Sink`."""
+        return copy.copy(self)
 
     def open(self, run: RunInfo) -> None:
         """See `Sink`."""
-        import wandb
+        self._package = import_module(self.module)
+        self._run = self._begin(run)
 
-        file = run.folder / ID_FILE
-        if run.resume_step is None or not file.exists():
-            file.write_text(secrets.token_hex(4))
+    def _begin(self, run: RunInfo) -> Any:
+        """Starts the package's run."""
+        wandb = self._package
         # Without an API key wandb would prompt for one below the dashboard and block the run.
         with without_prompts():
-            self._run = wandb.init(
+            return wandb.init(
                 project=self._project,
                 entity=self._entity,
                 mode=self._mode,
-                id=file.read_text().strip(),
-                name=run.folder.name,
-                group=self._group,
+                id=self._identity(run),
+                name=run.name,
+                group=self._group_of(run),
+                job_type=MEAN if run.group is not None and run.variant is None else run.variant,
                 tags=[run.spec.name],
                 dir=str(run.folder),
                 config=dict(run.config),
@@ -64,10 +82,21 @@ class WandbSink(Sink):
                 settings=wandb.Settings(console="off", silent=self._mode == "offline"),
             )
 
+    def _identity(self, run: RunInfo) -> str:
+        """Returns the run's id, from its folder if it is resumed."""
+        return recall_id(run, f"{self.module}_id.txt", lambda: secrets.token_hex(4))
+
+    def _group_of(self, run: RunInfo) -> str | None:
+        return self._group if self._group is not None or run.group is None else run.group.name
+
     def write(self, namespace: str, step: int, values: Values) -> None:
         """See `Sink`."""
         if namespace not in TABLES:
             self._run.log({f"{namespace}/{key}": value for key, value in values.items()}, step=step)
+
+    def media(self, step: int, name: str, path: Path) -> None:
+        """See `Sink`; GIFs and MP4 files."""
+        self._run.log({name: self._package.Video(str(path))}, step=step)
 
     def close(self) -> None:
         """See `Sink`."""

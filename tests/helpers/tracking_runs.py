@@ -1,5 +1,6 @@
 """A made-up run for the tests of tracking."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from jaxmarl_echelon.envs import results
@@ -16,6 +17,11 @@ def run_info(folder: Path, *, updates: int = 20, resume_step: int | None = None)
     spec = EnvSpec("f110", 1, (), 0.02, 750, reported, "success")
     config = {"seed": 3, "choices": {"env": "f110", "algo": "ppo"}}
     return RunInfo(folder, spec, updates * STEPS_PER_UPDATE, config, resume_step)
+
+
+def member_info(folder: Path, variant: str, *, resume_step: int | None = None) -> RunInfo:
+    """Facts of a run of a group, whose folder is in that of the group."""
+    return replace(run_info(folder, resume_step=resume_step), group=folder.parent, variant=variant)
 
 
 def write_updates(sink: Sink, first: int, last: int, *, curriculum: bool = False) -> None:

@@ -15,7 +15,6 @@ from commands import write_environments
 
 import jaxmarl_echelon as je
 from jaxmarl_echelon import checkpoints, command_line, train
-from jaxmarl_echelon.optional_packages import MODULES
 from jaxmarl_echelon.training.acting.state import ControllerView
 from jaxmarl_echelon.training.config import build
 from jaxmarl_echelon.training.program.program import make_program
@@ -224,24 +223,25 @@ def test_roles_of_policies(mine):
 
 
 @pytest.mark.parametrize(
-    ("package", "override"),
+    ("package", "extra", "override"),
     [
-        ("brax", "env=brax/ant"),
-        ("gymnax", "env=gymnax/CartPole-v1"),
-        ("jaxmarl", "env=jaxmarl/MPE_simple_spread_v3"),
-        ("pgx", "env=pgx/connect_four"),
-        ("playground", "env=playground/CartpoleBalance"),
-        ("wandb", "tracking=wandb"),
+        ("brax", "brax", "env=brax/ant"),
+        ("gymnax", "gymnax", "env=gymnax/CartPole-v1"),
+        ("jaxmarl", "jaxmarl", "env=jaxmarl/MPE_simple_spread_v3"),
+        ("pgx", "pgx", "env=pgx/connect_four"),
+        ("mujoco_playground", "playground", "env=playground/CartpoleBalance"),
+        ("wandb", "wandb", "tracking=wandb"),
+        ("tensorboardX", "tensorboard", "tracking=tensorboard"),
+        ("mlflow", "mlflow", "tracking=mlflow"),
+        ("trackio", "trackio", "tracking=trackio"),
     ],
 )
 def test_a_missing_package_is_one_line_and_writes_nothing(
-    monkeypatch, capsys, tmp_path, mine, package, override
+    monkeypatch, capsys, tmp_path, mine, package, extra, override
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, MODULES.get(package, package), None)
-    line = (
-        f"{override}: needs the package {package}; install it with pip install 'jaxmarl_echelon[{package}]'"
-    )
+    monkeypatch.setitem(sys.modules, package, None)
+    line = f"{override}: needs the package {package}; install it with pip install 'jaxmarl_echelon[{extra}]'"
     for typed in ([override], ["-m", override]):
         monkeypatch.setattr(sys, "argv", ["train", *typed])
         with pytest.raises(SystemExit) as ended:

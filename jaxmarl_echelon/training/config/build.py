@@ -39,8 +39,15 @@ ELSEWHERE = (
 )
 # Defaults of keys that configurations of older runs do not have.
 PLACE = {
-    "devices": None, "shards": 1, "distributed": "off", "pool": None, "transforms": None, "replay": False,
-}  # fmt: skip
+    "devices": None,
+    "shards": 1,
+    "distributed": "off",
+    "pool": None,
+    "transforms": None,
+    "video_every": None,
+    "profile": None,
+    "replay": False,
+}
 TASK = ("env", "reward", "curriculum")
 PRECISIONS = ("float32", "bf16")
 # The sink that shows replays; named here because training does not import it.

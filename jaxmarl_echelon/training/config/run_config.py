@@ -1,5 +1,6 @@
 """Static configuration of a run, and derived sizes."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +30,19 @@ POSITIVE = (
 
 SWITCHES = ("stagger", "replay")
 SIZES = (*POSITIVE, *SWITCHES, "seed")
+
+
+def read_profile(setting: object) -> tuple[int, int]:
+    """Returns the first and the last update of `profile=FIRST:NUMBER`, counted from 1.
+
+    Raises:
+      ValueError: one line, for another text; in a YAML file it must be quoted.
+    """
+    found = re.fullmatch(r"([1-9]\d{0,8}):([1-9]\d{0,8})", setting) if isinstance(setting, str) else None
+    if found is None:
+        raise ValueError(f"profile={setting}: must be 'FIRST:NUMBER', such as '20:3' for updates 20 to 22")
+    first, number = map(int, found.groups())
+    return first, first + number - 1
 
 
 def require_run_sizes(values: Mapping[str, Any]) -> None:
@@ -79,6 +93,8 @@ class RunConfig:
       replay: whether the first episode of each evaluation is recorded for the replay of `report.html`.
       pool: settings of the pool of past policies, if one plays a role.
       transforms: reward transforms that produce the learners' advantages; none by default.
+      video_every: evaluations between two that are animated; None for no animation.
+      profile: `FIRST:NUMBER`, updates to profile; None for none.
     """
 
     env: Environment
@@ -100,6 +116,8 @@ class RunConfig:
     algos: dict[str, LearnerSettings] = field(default_factory=dict)
     pool: PoolSettings = field(default_factory=PoolSettings)
     transforms: TransformSettings = field(default_factory=TransformSettings)
+    video_every: int | None = None
+    profile: str | None = None
 
     def __post_init__(self):
         require_run_sizes({key: getattr(self, key) for key in SIZES})
@@ -113,6 +131,7 @@ class RunConfig:
         self._require_language()
         self._require_league()
         self._require_credit()
+        self._require_looking()
 
     @property
     def pooled(self) -> str | None:
@@ -185,6 +204,15 @@ class RunConfig:
         for role, algo in self.algos.items():
             if algo.replays:
                 raise ValueError(f"{where}: {role} learns from a replay; leagues need on-policy learners")
+
+    def _require_looking(self) -> None:
+        """Checks the settings of animations and profiles."""
+        if self.video_every is not None:
+            checks.require_count("video_every", self.video_every)
+            if self.env.viewer is None or not self.env.viewer.draws:
+                raise ValueError(f"video_every={self.video_every}: {self.env.spec.name} has no animations")
+        if self.profile is not None and read_profile(self.profile)[0] > self.updates:
+            raise ValueError(f"profile={self.profile}: the run has {self.updates} updates")
 
     def _require_credit(self) -> None:
         """Checks that the learners and the environment support the reward transforms."""

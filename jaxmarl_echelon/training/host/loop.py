@@ -20,7 +20,9 @@ from jaxmarl_echelon.training.host import resume as resuming
 from jaxmarl_echelon.training.host.compile import compile_program
 from jaxmarl_echelon.training.host.describe_language import describe_language
 from jaxmarl_echelon.training.host.devices import ALONE, DeviceLayout, describe_devices
+from jaxmarl_echelon.training.host.profile import UpdateProfile
 from jaxmarl_echelon.training.host.run_record import DivergedError, RunProgress, RunRecord
+from jaxmarl_echelon.training.host.video import EpisodeVideos
 from jaxmarl_echelon.training.program.program import Program, evaluation_as_in_training
 
 __all__ = ["DivergedError", "StopSignal", "train_run"]
@@ -65,6 +67,7 @@ class RunLoop:
       tracker: for the loop's own messages.
       folder: the run's folder.
       layout: its devices.
+      videos: animations of its evaluations.
     """
 
     config: RunConfig
@@ -72,6 +75,7 @@ class RunLoop:
     tracker: Tracker
     folder: Path
     layout: DeviceLayout
+    videos: EpisodeVideos
 
     def functions(self) -> tuple[Callable, Callable, Callable, tuple]:
         """Returns `init`, `update`, `assess` and the arguments of `init`, see `compile_program`."""
@@ -111,6 +115,10 @@ class RunLoop:
         """Returns the run's summary."""
         raise NotImplementedError
 
+    def policies(self, state) -> list[tuple[RunRecord, Any]]:
+        """Returns the record of every run that goes on, and its state reduced to its policy, on the host."""
+        raise NotImplementedError
+
     def references(self, state) -> list[str]:
         """Evaluates the environment's reference scripts on the evaluation's episodes; returns a line each."""
         raise NotImplementedError
@@ -137,16 +145,24 @@ class RunLoop:
         stats = self.compiled.executable().memory_analysis()
         memory.check_program(stats, self.compiled.state, self.compiled.world, self.layout)
         self.tracker.log("time", self.step, {"compile_seconds": self.compiled.seconds()})
-        while self.progress.updates < self.config.updates:
-            if processes.any_process(stop.requested) or self.progress.updates == stop_after:
-                self.save(state, ["latest"])
-                self.tracker.event(self.step, "stopped")
-                return self._finish("stopped")
-            state = self._advance(state)
+        setting = self.config.profile if processes.is_first_process() else None
+        with UpdateProfile(setting, self.folder, self._note) as profile:
+            while self.progress.updates < self.config.updates:
+                if processes.any_process(stop.requested) or self.progress.updates == stop_after:
+                    self.save(state, ["latest"])
+                    self.tracker.event(self.step, "stopped")
+                    return self._finish("stopped")
+                profile.begin(self.progress.updates, self.config.updates_per_chunk)
+                state = self._advance(state)
+                profile.end(self.progress.updates)
         self.save(state, ["latest"])
         for line in self.references(state):
             self.tracker.event(self.step, line)
         return self._finish("finished")
+
+    def _note(self, line: str) -> None:
+        """Logs a line about the run as an event."""
+        self.tracker.event(self.step, line)
 
     def _start(self, resume):
         """Returns the first state: restored, or initial and evaluated."""
@@ -178,7 +194,12 @@ class RunLoop:
         begin = time.perf_counter()
         course, assessment = self.compiled.assess(state)
         state, assessment = state.replace(curriculum=course), jax.device_get(assessment)
-        return state, self.assessed(state, assessment, time.perf_counter() - begin)
+        names = self.assessed(state, assessment, time.perf_counter() - begin)
+        if self.videos.due(self.progress.updates):
+            runs = self.policies(state)
+            if processes.is_first_process():
+                self.videos.write(runs)
+        return state, names
 
     def _finish(self, status):
         """Writes and returns the summary."""
@@ -196,6 +217,7 @@ class SingleRun(RunLoop):
         self.layout = layout
         self.record, self.config, self.program = record, record.config, record.program
         self.tracker, self.folder = record.tracker, record.folder
+        self.videos = EpisodeVideos(self.config, self.program)
         self.reference_scores: reference_scores.Scores = {}
 
     @property
@@ -236,6 +258,10 @@ class SingleRun(RunLoop):
         # With any whole state `latest` is saved too, so that no whole checkpoint is newer than `latest`.
         whole = any(not run_record.holds_policy_only(name) for name in names)
         self.record.save(state, [*dict.fromkeys(["latest", *names])] if whole else names)
+
+    @override
+    def policies(self, state):
+        return [(self.record, self.layout.fetch_to_host(self.program.policy(state)))]
 
     @override
     def references(self, state):

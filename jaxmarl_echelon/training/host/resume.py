@@ -209,6 +209,8 @@ RULES: dict[str, Rule] = {
     "replay": accept_change,
     "precision": accept_change,
     "tracking": accept_change,
+    "video_every": accept_change,
+    "profile": accept_change,
     "algo": check_hyperparameter,
     "algos": check_hyperparameter,
     "env": check_task_parameter,

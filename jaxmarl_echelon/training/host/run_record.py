@@ -80,6 +80,7 @@ class RunRecord:
       tracker: receives all metrics.
       progress: the run's progress, updated in place.
       scored_on: in a group, the variant whose task the evaluations use, if it is not the run's own.
+      variant: in a group, the variant that the run is of.
     """
 
     def __init__(
@@ -91,8 +92,10 @@ class RunRecord:
         tracker: Tracker,
         progress: RunProgress,
         scored_on: str | None = None,
+        variant: str | None = None,
     ):
         self.config, self.program, self.resolved = config, program, resolved
+        self.variant = variant
         self.folder, self.tracker, self.progress = folder, tracker, progress
         self.scored_on = scored_on
         self.checkpoints = folder / "checkpoints"
@@ -120,6 +123,8 @@ class RunRecord:
                 config=self.resolved,
                 resume_step=self.step if resumed else None,
                 scores_rank_policies=selection_score.evaluations_are_informative(self.program.env),
+                group=None if self.variant is None else self.folder.parent,
+                variant=self.variant,
             )
         )
 

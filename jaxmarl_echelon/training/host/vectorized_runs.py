@@ -30,6 +30,7 @@ from jaxmarl_echelon.training.host.run_record import (
     score_values,
     versioned_name,
 )
+from jaxmarl_echelon.training.host.video import EpisodeVideos
 from jaxmarl_echelon.training.program.program import Program, make_program
 
 
@@ -93,6 +94,7 @@ class RunGroup(RunLoop):
         self.config, self.tracker, self.folder = members[0].config, tracker, folder
         self.checkpoints = folder / "checkpoints"
         self.diverged: set[str] = set()
+        self.videos = EpisodeVideos(self.config, program)
         self.reference_scores: dict[str, reference_scores.Scores] = {}
 
     @property
@@ -230,6 +232,15 @@ class RunGroup(RunLoop):
             checkpoints.remove_later_checkpoints(record.checkpoints, self.step)
         return state
 
+    @override
+    def policies(self, state):
+        every = self.layout.fetch_to_host(jax.vmap(self.program.policy)(state))
+        return [
+            (record, take_member(every, index))
+            for index, record in enumerate(self.records)
+            if record.folder.name not in self.diverged
+        ]
+
     def _variants(self):
         """Rows of the summary's table of variants."""
         rows = variant_rows(self.members, self.records, self.records[0].judged_by)
@@ -325,7 +336,8 @@ def train_group(
       members: the runs.
       resolved: the group's configuration as plain data.
       folder: the group's folder, with a subfolder per member.
-      tracker: receives means over members; each member's metrics go to CSV files in its folder.
+      tracker: receives means over members; each member's metrics go to CSV files in its folder, and to the
+        tracker's sinks for members.
       resume: the group's checkpoint to continue from, or None.
       stop_after: stop after this many updates in total; for tests.
       layout: the group's devices.
@@ -343,15 +355,26 @@ def train_group(
         progress = RunProgress()
         if resume:
             progress = resuming.carry_progress(facts["group"][member.name], facts["config"], resolved)
-        own = Tracker({"csv": CsvSink()} if processes.is_first_process() else {})
+        sinks = {"csv": CsvSink(), **tracker.member_sinks()} if processes.is_first_process() else {}
         first = members[0].variant
         other = None if member.variant == first else first
-        records.append(RunRecord(member.config, program, member.resolved, place, own, progress, other))
+        records.append(
+            RunRecord(
+                member.config,
+                program,
+                member.resolved,
+                place,
+                Tracker(sinks),
+                progress,
+                other,
+                member.variant,
+            )
+        )
     group = RunGroup(members, program, records, resolved, tracker, folder, layout)
     total = group.config.updates * program.steps_per_update
     step = group.step if resume else None
     tells = selection_score.evaluations_are_informative(program.env)
-    tracker.open(RunInfo(folder, program.env.spec, total, resolved, step, tells))
+    tracker.open(RunInfo(folder, program.env.spec, total, resolved, step, tells, group=folder))
     try:
         for record in records:
             record.open(resumed=resume is not None)

@@ -72,6 +72,7 @@ def make_evaluations(
     return Evaluations(evaluate, evaluate_as)
 
 
+@jax.named_scope("evaluate")
 def assess_run(
     env: Environment,
     curriculum: Curriculum,

@@ -46,23 +46,28 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
             if collector.seat is None
             else turn_based_pool.collect_turn_based_pool
         )
-    run, collected = collect(collector, run, own_keys.rollout, lambda k: curriculum.draw(k, run.curriculum))
+    with jax.named_scope("rollout"):
+        run, collected = collect(
+            collector, run, own_keys.rollout, lambda k: curriculum.draw(k, run.curriculum)
+        )
     policies, losses = dict(run.policies), dict(collected.metrics)
     said = answer_statistics.answer_metrics(collected.rollouts)
-    credit, rollouts = apply_reward_transforms(collector, run, collected)
-    keys = jax.random.split(own_keys.learning, len(collector.agents))
-    for k, (role, agent) in zip(keys, collector.agents.items(), strict=True):
-        if role in rollouts:
-            policies[role], losses[role] = agent.update(run.policies[role], k, rollouts[role])
+    with jax.named_scope("learn"):
+        credit, rollouts = apply_reward_transforms(collector, run, collected)
+        keys = jax.random.split(own_keys.learning, len(collector.agents))
+        for k, (role, agent) in zip(keys, collector.agents.items(), strict=True):
+            if role in rollouts:
+                policies[role], losses[role] = agent.update(run.policies[role], k, rollouts[role])
     flow = collected.flow
     pool, plays, policies = update_pool(collector, run, own_keys.opponents, policies, flow.finished)
     finished = judged = flow.finished
     if collector.seat is not None:
         finished = pool_role.restrict_to_own_seat(collector.env.spec, collector.seat, finished)
         judged = pool_role.select_scored_games(collector.env.spec, collector.seat, finished)
-    course, tickets = curriculum.update(
-        run.curriculum, run.tickets, collectives.gather_shards(flow.replace(finished=finished), 1)
-    )
+    with jax.named_scope("curriculum"):
+        course, tickets = curriculum.update(
+            run.curriculum, run.tickets, collectives.gather_shards(flow.replace(finished=finished), 1)
+        )
     newest = episode_statistics.select_finished(judged, config.window, newest=True).finished
     run = run.replace(
         key=own_keys.following,

@@ -158,6 +158,7 @@ def _stories(collector: RolloutSpec, decided: _DecidedStep) -> dict[str, Traject
     }
 
 
+@jax.named_scope("learn")
 def _learn_from_step(
     collector: RolloutSpec, run: RunState, key: jax.Array, decided: _DecidedStep
 ) -> tuple[dict[str, PyTree], dict[str, PyTree], dict[str, dict[str, jax.Array]]]:

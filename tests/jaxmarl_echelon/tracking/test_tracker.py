@@ -61,13 +61,14 @@ def test_every_sink_sees_every_call_in_order(tmp_path):
     assert sinks["a"].calls == sinks["b"].calls == expected
 
 
-@pytest.mark.parametrize("method", ["open", "write", "event", "flush", "close"])
+@pytest.mark.parametrize("method", ["open", "write", "event", "media", "flush", "close"])
 def test_a_failing_sink_is_reported_once_and_dropped(tmp_path, capsys, method):
     recorder, broken = Recorder(), Broken(method)
     tracker = Tracker({"bad": broken, "good": recorder}).open(run_info(tmp_path))
     for step in range(3):
         tracker.log("train", step, {"return": 0.0})
         tracker.event(step, "x")
+        tracker.media(step, "evaluation/episode_1", tmp_path / "a.gif")
         tracker.flush()
     assert tracker.active == (("bad", "good") if method == "close" else ("good",))
     tracker.close()

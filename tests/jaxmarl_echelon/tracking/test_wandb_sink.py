@@ -4,7 +4,9 @@ import time
 import pytest
 from tracking_runs import run_info, write_updates
 
-from jaxmarl_echelon.tracking.wandb_sink import ID_FILE, WandbSink
+from jaxmarl_echelon.tracking.wandb_sink import WandbSink
+
+ID_FILE = "wandb_id.txt"
 
 pytestmark = pytest.mark.needs("wandb")
 

@@ -1,7 +1,9 @@
 """Seeds and variants as one vmapped program, with a record for each."""
 
+import csv
 import functools
 import json
+import sys
 
 import chex
 import jax
@@ -9,6 +11,7 @@ import numpy as np
 import probes
 import pytest
 from compiled_once import Once
+from fake_packages import FakeWandb
 from omegaconf import OmegaConf
 
 from algos.on_policy.ppo import PPOConfig
@@ -17,6 +20,7 @@ from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.envs.base import ScriptedPolicy
 from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
+from jaxmarl_echelon.tracking.wandb_sink import MEAN, WandbSink
 from jaxmarl_echelon.training.acting.random_streams import Stream, run_key, stream_key
 from jaxmarl_echelon.training.config.build import RunConfig
 from jaxmarl_echelon.training.host import loop, reference_scores, variants, vectorized_runs
@@ -69,9 +73,9 @@ def compiled_once():
         yield
 
 
-def train(folder, resume=None, stop_after=None):
+def train(folder, resume=None, stop_after=None, sinks=None):
     folder.mkdir(exist_ok=True)
-    tracker = Tracker({"csv": CsvSink()})
+    tracker = Tracker({"csv": CsvSink(), **(sinks or {})})
     return vectorized_runs.train_group(MEMBERS, {"seed": 3}, folder, tracker, resume, stop_after)
 
 
@@ -188,6 +192,26 @@ def test_a_resumed_group_equals_an_uninterrupted_one(trained, tmp_path):
         assert (halved / member.name / "eval.csv").read_text() == (
             whole / member.name / "eval.csv"
         ).read_text()
+
+
+def test_every_member_is_a_run_of_its_own_in_wandb(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", fake := FakeWandb())
+    folder = tmp_path / "group"
+    assert train(folder, stop_after=2, sinks={"wandb": WandbSink()})["status"] == "stopped"
+    mean, *own = fake.runs
+    assert [run.given["name"] for run in own] == [f"group/{member.name}" for member in MEMBERS]
+    assert [run.given["job_type"] for run in own] == [member.variant for member in MEMBERS]
+    assert (mean.given["name"], mean.given["job_type"]) == ("group", MEAN)
+    assert {run.given["group"] for run in fake.runs} == {"group"}
+    returns = [row["train/return"] for _, row in own[0].rows if "train/return" in row]
+    rows = list(csv.DictReader((folder / MEMBERS[0].name / "metrics.csv").open()))
+    assert returns == [float(row["train/return"]) for row in rows] and len(returns) == 2
+    known = [run.given["id"] for run in fake.runs]
+    latest = checkpoints.find_checkpoint(folder, "latest")
+    train(folder, resume=latest, sinks={"wandb": WandbSink(group="mine")})
+    again = fake.runs[len(known) :]
+    assert [run.given["id"] for run in again] == known and len(set(known)) == 1 + len(MEMBERS)
+    assert {run.given["group"] for run in again} == {"mine"} and {run.ended for run in fake.runs} == {1}
 
 
 def compose(*overrides):
