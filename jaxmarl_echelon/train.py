@@ -91,7 +91,7 @@ class ResumePoint(NamedTuple):
 
 
 def find_resume_point(path: str | Path, overrides: Sequence[str], sources: Sources = PACKAGED) -> ResumePoint:
-    """Finds a run's checkpoint and applies overrides to its configuration; see `resuming`."""
+    """Finds a run's checkpoint and applies overrides to its configuration; see `training.host.resume`."""
     checkpoint = checkpoints.find_checkpoint(path, "latest")
     facts = checkpoints.read_metadata(checkpoint)
     if facts.get("policy_only"):

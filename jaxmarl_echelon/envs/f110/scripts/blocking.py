@@ -2,7 +2,7 @@
 
 The attacker holds one of three poses relative to the defender by proportional feedback: first close in front
 of its nose, then nearly touching it, and out of its way as soon as it is near a wall or turned. See
-docs/reference/f110.md 15.1.
+docs/reference/f110.md 15.2.
 """
 
 from collections.abc import Sequence
