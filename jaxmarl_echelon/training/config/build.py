@@ -79,8 +79,8 @@ def build_run_config(config: DictConfig, env: Environment | None = None) -> RunC
     _refuse_shapeless(config)
     shards = 1 if config.get("shards") is None else config.shards
     keys = [key for key in RunConfig.__dataclass_fields__ if key not in (*BUILT, "shards", "replay")]
-    own = {"shards": shards, "replay": _wants_replay(config)}
-    sizes = {key: config[key] for key in keys if key in config} | own
+    computed = {"shards": shards, "replay": _wants_replay(config)}
+    sizes = {key: config[key] for key in keys if key in config} | computed
     require_run_sizes({key: sizes.get(key, RunConfig.__dataclass_fields__[key].default) for key in SIZES})
     curriculum = instantiate_node(config.curriculum, "curriculum", _partial_=True)
     pool = PoolSettings() if config.get("pool") is None else instantiate_node(config.pool, "pool")
@@ -107,7 +107,7 @@ def build_run_config(config: DictConfig, env: Environment | None = None) -> RunC
         controllers=controllers,
         pool=pool,
         transforms=transforms,
-        **own,
+        **computed,
         **{key: config[key] for key in keys},
     )
 
