@@ -147,7 +147,7 @@ def compare_methods(methods: Sequence[Method], settings: ComparisonSettings) -> 
     draws = (settings.seed, settings.resamples)
     return MethodComparison(
         runs,
-        {task: measure_label(one) for task, one in measured.items()},
+        {task: name_measure(measured[task], ranges[task]) for task in tasks},
         scaled,
         {
             key: _statistics(groups, scaled, draws)
@@ -197,6 +197,11 @@ def find_range(
     if found is None and tasks > 1:
         raise ValueError(f"{task}: {measured.column} has no range; give --range {task}=LOW:HIGH")
     return found
+
+
+def name_measure(measured: Measured, scale: tuple[float, float] | None) -> str:
+    """Names a measure for people, and whether it is scaled."""
+    return measure_label(measured) + ("" if scale in (None, (0.0, 1.0)) else ", scaled")
 
 
 def score_run(

@@ -130,7 +130,9 @@ def test_scores_of_several_tasks_are_scaled_by_their_ranges(tmp_path):
     for seed, value in enumerate((0.2, 0.6)):
         write_run(tmp_path / f"a{seed}", (0.0, value), seed=seed)
         write_run(tmp_path / f"b{seed}", (0.0, value), seed=seed, env="gymnax/CartPole-v1", score=None)
-    table = compare_in(tmp_path, ranges={"gymnax/CartPole-v1": (-2.0, 8.0)}).statistics
+    found = compare_in(tmp_path, ranges={"gymnax/CartPole-v1": (-2.0, 8.0)})
+    assert found.measures == {"f110": "success rate", "gymnax/CartPole-v1": "return, scaled"}
+    table = found.statistics
     # Returns are ten times the scores: 2 and 6, which are 0.4 and 0.8 of the range.
     assert table["ppo", "gymnax/CartPole-v1"]["mean"].value == pytest.approx(0.6)
     assert table["ppo", "f110"]["mean"].value == pytest.approx(0.4)

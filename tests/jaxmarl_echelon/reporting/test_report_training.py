@@ -7,7 +7,9 @@ import probes
 import pytest
 import yaml
 
+import jaxmarl_echelon as je
 from algos.on_policy.ppo import PPOConfig
+from jaxmarl_echelon import command_line
 from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.envs.base import Viewer
 from jaxmarl_echelon.reporting.report_sink import ReportSink
@@ -15,7 +17,7 @@ from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink, read_columns
 from jaxmarl_echelon.training.acting.controllers import Controller
 from jaxmarl_echelon.training.config.build import RunConfig
-from jaxmarl_echelon.training.host import vectorized_runs
+from jaxmarl_echelon.training.host import variants, vectorized_runs
 from jaxmarl_echelon.training.program import evaluation
 
 EPISODES = 4
@@ -94,3 +96,25 @@ def test_only_the_first_episodes_are_recorded():
         assert left.shape[1] == EPISODES and right.shape[1] == 2
         np.testing.assert_array_equal(left[:, :2], right)
     jax.tree.map(np.testing.assert_array_equal, every.replace(frames=None), some.replace(frames=None))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "recorded"),
+    [
+        ([], True),
+        (["tracking=quiet"], False),
+        (["replay=false"], False),
+        (["tracking=quiet", "replay=true"], True),
+    ],
+)
+def test_episodes_are_recorded_where_a_sink_shows_them(overrides, recorded):
+    assert je.read_config("env=textgames/kuhn", *overrides).replay == recorded
+
+
+def test_groups_record_no_episodes_unless_they_are_asked_to():
+    for asked in ((), ("replay=true",)):
+        config, choices = command_line.compose_config(["env=textgames/kuhn", "seeds=2", *asked])
+        members = variants.expand_members(config, choices)
+        assert [member.config.replay for member in members] == [bool(asked)] * 2
+    with pytest.raises(ValueError, match=r"replay=maybe: must be true or false"):
+        je.read_config("env=textgames/kuhn", "replay=maybe")
