@@ -1,4 +1,4 @@
-"""What the tables of a run tell without its environment: its score, changes of phase, rows of its pool."""
+"""Reads from the tables of a run, without its environment: its score, changes of phase, rows of its pool."""
 
 import csv
 from collections.abc import Collection, Mapping
