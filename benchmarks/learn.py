@@ -25,10 +25,10 @@ import jax
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from scipy import stats
 
 from jaxmarl_echelon import checkpoints, run_loading
 from jaxmarl_echelon.envs.textgames.analysis import exploitability
+from jaxmarl_echelon.reporting.seed_statistics import estimate_statistic, interquartile_mean
 from jaxmarl_echelon.training.acting.random_streams import Stream, stream_key
 from jaxmarl_echelon.training.program.program import Program
 
@@ -181,11 +181,7 @@ def interval(scores: list[float]) -> tuple[float, float, float]:
     if values.size == 1 or np.all(values == values[0]):
         return values.mean(), values.min(), values.max()
 
-    def middle(sample, axis):
-        return stats.trim_mean(sample, 0.25, axis=axis)
-
-    found = stats.bootstrap((values,), middle, axis=-1, method="percentile", rng=0)
-    return middle(values, 0), *found.confidence_interval
+    return estimate_statistic([values], interquartile_mean, seed=0)
 
 
 def train(name: str, training: Training, folder: Path, maps: str | None) -> tuple[list[Path], float]:

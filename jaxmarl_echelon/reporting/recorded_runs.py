@@ -1,0 +1,173 @@
+"""Reads finished and running runs from their folders, without building their environments."""
+
+import csv
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from jaxmarl_echelon.tracking.csv_sink import CsvSink, read_columns
+from jaxmarl_echelon.tracking.run_tables import RETURN, Columns, Measured, find_score
+
+EVALUATIONS = CsvSink.FILES["eval_agg"]
+METRICS = "metrics.csv"
+CONFIG = "config.yaml"
+# The compiled one, where it is installed: it takes a tenth of the time.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_SEED = re.compile(r"(?:(?P<variant>.+)_)?seed_(?P<seed>\d+)")
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """A run of one seed, or a member of a vectorized group.
+
+    Attributes:
+      folder: its folder.
+      config: its configuration as plain data; a member has its group's.
+      seed: its seed.
+      variant: name of a member's variant; empty for single runs, and in groups without variants.
+    """
+
+    folder: Path
+    config: Mapping[str, Any]
+    seed: int
+    variant: str = ""
+
+    @cached_property
+    def evaluations(self) -> Columns:
+        """Columns of its evaluations."""
+        return read_columns(self.folder / EVALUATIONS)
+
+    @cached_property
+    def metrics(self) -> Columns:
+        """Columns of its updates, with namespaces."""
+        return read_columns(self.folder / METRICS)
+
+    @property
+    def config_file(self) -> Path:
+        """The file of its configuration, or of its group's."""
+        return (self.folder if (self.folder / CONFIG).is_file() else self.folder.parent) / CONFIG
+
+    @property
+    def steps(self) -> np.ndarray:
+        """Environment steps `[n]` of its updates."""
+        return self.metrics.get("step", np.empty(0))
+
+    @property
+    def score(self) -> Measured:
+        """Its score, or the return."""
+        return find_score(self.evaluations)
+
+    @property
+    def title(self) -> str:
+        """Environment, algorithm and name of the folder; for a member, of its group's folder, too."""
+        choices = self.config["choices"]
+        alone = self.config_file.parent == self.folder
+        named = [self.folder.name] if alone else [self.folder.parent.name, self.folder.name]
+        return " ".join(str(part) for part in (choices["env"], choices.get("algo"), *named) if part)
+
+    def seconds_at(self, steps: np.ndarray) -> np.ndarray:
+        """Interpolates the seconds spent on training and evaluations at numbers of environment steps.
+
+        Compilation is not included. Members of a group share the time of their program.
+        """
+        known = np.isfinite(self.metrics.get("time/train_seconds", np.empty(0)))
+        if not known.any():
+            return np.full(len(steps), np.nan)
+        column = self.metrics["time/train_seconds"][known]
+        return np.interp(steps, [0.0, *self.metrics["step"][known]], [0.0, *column])
+
+
+def read_run(folder: Path) -> RecordedRun:
+    """Reads a run, a group as one run with its means, or a member of a group.
+
+    Raises:
+      ValueError: one line, for a folder that is not one of a run.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no such folder")
+    if (folder / CONFIG).is_file():
+        config = read_run_config(folder)
+        return RecordedRun(folder, config, int(config.get("seed", 0)))
+    if (folder / EVALUATIONS).is_file() and (folder.parent / CONFIG).is_file():
+        return read_member(folder, read_run_config(folder.parent))
+    raise ValueError(f"{folder}: not a run folder: it has no {CONFIG}")
+
+
+def read_runs(folder: Path) -> list[RecordedRun]:
+    """Reads a run, or all members of a group; a member can be read by itself. Raises as `read_run`."""
+    run = read_run(folder)
+    return [read_member(member, run.config) for member in find_members(folder)] or [run]
+
+
+def read_member(folder: Path, config: Mapping[str, Any]) -> RecordedRun:
+    """Reads a member of a group by the name of its folder: `VARIANT`, `seed_N` or `VARIANT_seed_N`."""
+    found = _SEED.fullmatch(folder.name)
+    if found is None:
+        return RecordedRun(folder, config, int(config.get("seed", 0)), folder.name)
+    return RecordedRun(folder, config, int(found["seed"]), found["variant"] or "")
+
+
+def find_members(folder: Path) -> list[Path]:
+    """Lists the folders of a group's members, by variant and seed; empty for a single run."""
+    found = [path for path in folder.iterdir() if path.is_dir() and (path / EVALUATIONS).is_file()]
+
+    def order(path: Path) -> tuple[str, int]:
+        """Returns the variant and the seed."""
+        named = _SEED.fullmatch(path.name)
+        return (named["variant"] or "", int(named["seed"])) if named else (path.name, 0)
+
+    return sorted(found, key=order)
+
+
+def read_run_config(folder: Path) -> dict[str, Any]:
+    """Reads a run's configuration as plain data.
+
+    Raises:
+      ValueError: one line, for a file that is not a run's configuration.
+    """
+    try:
+        found = yaml.load((folder / CONFIG).read_text(encoding="utf-8"), Loader=_LOADER)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{folder / CONFIG}: {' '.join(str(error).split())}") from error
+    if not isinstance(found, dict) or not isinstance(found.get("choices"), dict):
+        raise ValueError(f"{folder / CONFIG}: not the configuration of a run")
+    return found
+
+
+def flatten_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flattens nested mappings to values by dotted key; empty mappings stay values."""
+    found = {}
+    for key, value in config.items():
+        inside = isinstance(value, Mapping) and bool(value)
+        found |= flatten_config(value, f"{prefix}{key}.") if inside else {f"{prefix}{key}": value}
+    return found
+
+
+def measure_label(measured: Measured) -> str:
+    """Names a measure for people."""
+    return "return" if measured.column == RETURN else measured.column.removeprefix("avg_").replace("_", " ")
+
+
+def latest_values(columns: Columns) -> dict[str, float]:
+    """Returns the last finite value of every column; columns without one are left out."""
+    found = {name: last_finite(column) for name, column in columns.items()}
+    return {name: value for name, value in found.items() if np.isfinite(value)}
+
+
+def last_finite(column: Sequence[float] | np.ndarray) -> float:
+    """Returns the last finite value of a column; NaN without one."""
+    known = np.asarray(column, float)
+    known = known[np.isfinite(known)]
+    return float(known[-1]) if known.size else float("nan")
+
+
+def read_texts(path: Path, name: str) -> list[str]:
+    """Reads a column of texts of a CSV file; empty without it."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return [row.get(name) or "" for row in csv.DictReader(file)]

@@ -1,0 +1,183 @@
+import csv
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+from PIL import Image
+from recorded_runs import STEPS, check_loads_nothing, write_group, write_run
+from scipy import stats
+
+from jaxmarl_echelon import command_line, compare
+from jaxmarl_echelon.reporting.comparison import ComparisonSettings, compare_methods
+from jaxmarl_echelon.reporting.methods import find_runs, sort_runs
+from jaxmarl_echelon.tracking.csv_sink import read_columns
+
+
+def call(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["jaxmarl-compare", *map(str, arguments)])
+    command_line.run_guarded(compare.main)
+
+
+def rows(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Ten seeds of PPO in one group, and ten single runs of SAC."""
+    folder, rng = tmp_path_factory.mktemp("runs"), np.random.default_rng(0)
+    curves = rng.uniform(0.1, 0.4, (2, 10, len(STEPS))).cumsum(-1) * 0.8
+    write_group(folder / "ppo" / "together", curves[0])
+    for seed, scores in enumerate(curves[1]):
+        write_run(folder / "sac" / f"run_{seed}", scores, algo="sac", seed=seed)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def compared(runs, tmp_path_factory):
+    """The output of the command on both, and what it printed."""
+    output = tmp_path_factory.mktemp("compared")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        call(monkeypatch, runs / "ppo/together", f"{runs}/sac/*", "--output", output, "--resamples", 200)
+    return output
+
+
+def last_scores(folders):
+    return np.array([read_columns(one / "eval.csv")["success_rate"][-1] for one in sorted(folders)])
+
+
+def test_numbers_are_those_of_the_evaluations(runs, compared):
+    found = {
+        "ppo": last_scores((runs / "ppo/together").glob("seed_*")),
+        "sac": last_scores((runs / "sac").glob("run_*")),
+    }
+    table = {(row["method"], row["statistic"]): row for row in rows(compared / "statistics.csv")}
+    for method, scores in found.items():
+        assert float(table[method, "iqm"]["value"]) == pytest.approx(stats.trim_mean(scores, 0.25))
+        assert float(table[method, "mean"]["value"]) == pytest.approx(scores.mean())
+        assert float(table[method, "median"]["value"]) == pytest.approx(np.median(scores))
+        assert float(table[method, "optimality_gap"]["value"]) == pytest.approx(np.mean(1 - scores))
+        assert table[method, "iqm"]["runs"] == "10"
+        for row in table.values():
+            assert float(row["low"]) <= float(row["value"]) <= float(row["high"])
+    difference, improvement = rows(compared / "pairs.csv")
+    better, worse = found[difference["better"]], found[difference["worse"]]
+    assert difference["paired"] == "True"
+    middle = stats.trim_mean(better, 0.25) - stats.trim_mean(worse, 0.25)
+    assert float(difference["value"]) == pytest.approx(middle) and middle > 0
+    assert float(improvement["value"]) == pytest.approx(np.mean(better[:, None] > worse))
+    recorded = {(row["method"], int(row["seed"])): float(row["raw"]) for row in rows(compared / "runs.csv")}
+    assert [recorded["sac", seed] for seed in range(10)] == found["sac"].tolist()
+
+
+def test_curves_and_profiles_agree_with_the_scores(compared):
+    table = {row["method"]: row for row in rows(compared / "statistics.csv") if row["statistic"] == "iqm"}
+    for axis, end in (("steps", 2000.0), ("seconds", 20.0)):
+        for method, row in table.items():
+            curve = [r for r in rows(compared / "curves.csv") if (r["method"], r["axis"]) == (method, axis)]
+            assert float(curve[-1]["x"]) == end
+            for name, end_of in (("iqm", "value"), ("low", "low"), ("high", "high")):
+                assert float(curve[-1][name]) == pytest.approx(float(row[end_of]))
+    scores = [float(row["score"]) for row in rows(compared / "runs.csv") if row["method"] == "ppo"]
+    for row in rows(compared / "profiles.csv"):
+        if row["method"] == "ppo":
+            above = np.mean(np.array(scores) > float(row["threshold"]))
+            assert float(row["fraction"]) == pytest.approx(above)
+
+
+def test_the_page_loads_nothing_and_the_picture_is_one(compared):
+    page = (compared / "compare.html").read_text()
+    check_loads_nothing(page)
+    for word in ("IQM", "probability of improvement", "ppo", "sac", "prefers-color-scheme", "<svg"):
+        assert word in page
+    assert "Warning" not in page
+    with Image.open(compared / "compare.png") as picture:
+        assert min(picture.size) > 700
+
+
+def test_the_table_is_printed_with_warnings_for_few_seeds(monkeypatch, capsys, runs, tmp_path):
+    few = [runs / f"ppo/together/seed_{seed}" for seed in range(3)]
+    call(monkeypatch, *few, f"o[ther]={runs}/sac/run_[4-6]", "--output", tmp_path, "--resamples", 100)
+    said = capsys.readouterr().out
+    for word in ("IQM [95 %]", "o[ther]", "not paired", "in pairs", "compare.html"):
+        assert word in said
+    assert "warning: ppo has 3 seeds on f110; a claim needs 10" in said
+    assert "warning: o[ther] has 3 seeds" in said
+
+
+def compare_in(folder, **settings):
+    """Compares the runs in a folder without writing files."""
+    methods = sort_runs(find_runs([f"{folder}/*"]))
+    return compare_methods(methods, ComparisonSettings(resamples=100, **settings))
+
+
+def test_methods_are_told_apart_by_settings_and_variants(tmp_path):
+    for seed in (0, 1):
+        for rate in (0.1, 0.2):
+            place = tmp_path / f"single_{seed}_{rate}"
+            write_run(place, (0.1, 0.2), seed=seed, learner={"rate": rate})
+        for variant in ("baseline", "mild"):
+            name = f"{variant}_seed_{seed}"
+            write_run(tmp_path / "group", (0.3,), seed=0, name=name, variants={"mild": {"a": 1}})
+    found = Counter(one.method for one in compare_in(tmp_path).runs)
+    names = ("ppo learner.rate=0.1", "ppo learner.rate=0.2", "ppo baseline", "ppo mild")
+    assert found == dict.fromkeys(names, 2)
+
+
+def test_scores_of_several_tasks_are_scaled_by_their_ranges(tmp_path):
+    for seed, value in enumerate((0.2, 0.6)):
+        write_run(tmp_path / f"a{seed}", (0.0, value), seed=seed)
+        write_run(tmp_path / f"b{seed}", (0.0, value), seed=seed, env="gymnax/CartPole-v1", score=None)
+    found = compare_in(tmp_path, ranges={"gymnax/CartPole-v1": (-2.0, 8.0)})
+    assert found.measures == {"f110": "success rate", "gymnax/CartPole-v1": "return, scaled"}
+    table = found.statistics
+    # Returns are ten times the scores: 2 and 6, which are 0.4 and 0.8 of the range.
+    assert table["ppo", "gymnax/CartPole-v1"]["mean"].value == pytest.approx(0.6)
+    assert table["ppo", "f110"]["mean"].value == pytest.approx(0.4)
+    assert table["ppo", "all"]["mean"].value == pytest.approx(0.5)
+
+
+def test_scores_up_to_a_step_are_compared(tmp_path):
+    for seed in (0, 1):
+        write_run(tmp_path / f"long{seed}", (0.1, 0.2, 0.9), seed=seed)
+        write_run(tmp_path / f"short{seed}", (0.1, 0.3), seed=seed, algo="sac")
+    for step, iqm in ((None, 0.9), (1500, 0.2)):
+        found = compare_in(tmp_path, step=step)
+        assert found.statistics["ppo", "all"]["iqm"].value == iqm
+        assert any("scores are of 1,000 to 2,000 steps" in line for line in found.warnings) == (step is None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["none"], "none: no such folder"),
+        (["empty"], "empty: not a run folder: it has no config.yaml"),
+        (["started"], "started: no evaluations: eval.csv is missing or empty"),
+        (["a", "other"], "a: different tasks: 'ppo' has runs on f110, but none on drive, as other"),
+        (["a", "a"], "a: has the settings and the seed 0 of a"),
+        (["a", "x=returns"], "returns/eval.csv; allowed: avg_reward, std_reward, num_episodes"),
+        (["a", "--measure", "speed"], "--measure=speed: not in a/eval.csv; allowed: avg_reward, "),
+        (["a", "--step", "-1"], "a: no evaluations up to step -1"),
+        (["a", "--range", "3"], "--range=3: must be LOW:HIGH or TASK=LOW:HIGH"),
+        (["a", "--range", "1:0"], "--range=1:0: LOW must be below HIGH"),
+        (["a", "--range", "b=0:1"], "--range=b=...: no such task; tasks: f110"),
+        (["a", "--task-keys", "env.map"], "--task-keys=env.map: no such key in the configuration of a"),
+        (["a", "--resamples", "3"], "--resamples=3: must be at least 100"),
+        (["x=a", "x=drive", "--measure", "avg_reward"], "f110: avg_reward has no range; give --range f110="),
+    ],
+)
+def test_what_is_wrong_is_one_line(monkeypatch, capsys, tmp_path, arguments, line):
+    monkeypatch.chdir(tmp_path)
+    for name, env in (("a", "f110"), ("other", "drive"), ("drive", "drive")):
+        write_run(tmp_path / name, (0.1, 0.2), env=env, algo="sac" if name == "other" else "ppo")
+    write_run(tmp_path / "returns", (0.1,), score=None, seed=1)
+    write_run(tmp_path / "started", ())
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SystemExit) as ended:
+        call(monkeypatch, *arguments, "--output", "out")
+    said = capsys.readouterr()
+    assert ended.value.code == 2 and said.out == ""
+    assert line in said.err and said.err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
