@@ -281,6 +281,22 @@ def score_ladder(program, config, state, episodes: int) -> list[dict]:
     return rows
 
 
+def record_episodes(program, config, state, episodes: int) -> evaluation.Evaluation:
+    """Plays the episodes of the table and records them for the environment's viewer.
+
+    Args:
+      program, config, state: from `load_run`.
+      episodes: number of episodes.
+    """
+    key, record = stream_key(config.seed, Stream.FINAL), program.env.viewer.snapshot
+
+    @jax.jit
+    def play(run, world):
+        return program.evaluate(run, key, record=record, episodes=episodes, world=world)
+
+    return jax.device_get(play(state, program.world))
+
+
 def show_episodes(
     program,
     config,
@@ -297,13 +313,7 @@ def show_episodes(
 
     With `told`, also prints that episode as text. Viewers without pictures write the replay alone.
     """
-    key = stream_key(config.seed, Stream.FINAL)  # the episodes of the table
-
-    @jax.jit
-    def play(run, world):
-        return program.evaluate(run, key, record=viewer.snapshot, episodes=episodes, world=world)
-
-    recorded = jax.device_get(play(state, program.world))
+    recorded = record_episodes(program, config, state, episodes)
     if episode is None:
         episode = select_episode(program, recorded)
     if told:

@@ -73,6 +73,9 @@ class Sink(Protocol):
     def event(self, step: int, text: str) -> None:
         """Writes one line about an event."""
 
+    def replay(self, step: int, write: Callable[[Path], None]) -> None:
+        """Offers the replay of an episode; `write(path)` writes its page, until the sink is closed."""
+
     def flush(self) -> None:
         """Completes a step; called when all its values have been written."""
 
@@ -153,6 +156,10 @@ class Tracker:
         self.event(step, text)
         if not any(getattr(sink, "shows_events", False) for sink in self._sinks.values()):
             print(text, file=sys.stderr)
+
+    def replay(self, step: int, write: Callable[[Path], None]) -> None:
+        """Offers the replay of an episode to the sinks, see `Sink.replay`."""
+        self._each("replay", step, write)
 
     def flush(self) -> None:
         """Signals that all values of the last step have been logged."""

@@ -3,15 +3,18 @@
 import json
 import re
 import shlex
+import shutil
 import sys
 
 import jax
 import numpy as np
 import pytest
 from PIL import Image
+from recorded_runs import check_loads_nothing
+from replay_pages import embedded
 
 import jaxmarl_echelon as je
-from jaxmarl_echelon import checkpoints, command_line, evaluate, run_loading, train
+from jaxmarl_echelon import checkpoints, command_line, evaluate, report, run_loading, train
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +64,19 @@ def test_a_run_leaves_its_folder(first_run):
     assert device.platform in json.loads((folder / "summary.json").read_text())["device"]
     with Image.open(folder / "learning_curve.png") as picture:
         assert min(picture.size) > 300
+    page = (folder / "report.html").read_text()
+    check_loads_nothing(page)
+    assert "<h2>Replay</h2>" in page and "<td>env.lidar_beams</td><td>108</td><td>36</td>" in page
+
+
+def test_a_replay_of_an_old_run_is_played(monkeypatch, capsys, first_run, tmp_path):
+    """A run that has no page: its best policy plays."""
+    _, folder = first_run
+    old = shutil.copytree(folder, tmp_path / "old", ignore=shutil.ignore_patterns("*.html"))
+    run(monkeypatch, report.main, old)
+    assert f"report: {old / 'report.html'}" in capsys.readouterr().out
+    assert embedded((old / "replay.html").read_text())["events"]
+    assert "<h2>Replay</h2>" in (old / "report.html").read_text()
 
 
 def test_the_same_name_twice_is_refused(monkeypatch, capsys, shown, first_run):

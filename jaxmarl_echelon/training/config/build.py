@@ -38,9 +38,13 @@ ELSEWHERE = (
     "distributed",
 )
 # Defaults of keys that configurations of older runs do not have.
-PLACE = {"devices": None, "shards": 1, "distributed": "off", "pool": None, "transforms": None}
+PLACE = {
+    "devices": None, "shards": 1, "distributed": "off", "pool": None, "transforms": None, "replay": False,
+}  # fmt: skip
 TASK = ("env", "reward", "curriculum")
 PRECISIONS = ("float32", "bf16")
+# The sink that shows replays; named here because training does not import it.
+REPORT_SINK = "jaxmarl_echelon.reporting.report_sink.ReportSink"
 
 
 def update_sizes_of_learners(config: RunConfig) -> dict[str, UpdateSizes]:
@@ -67,8 +71,9 @@ def build_run_config(config: DictConfig, env: Environment | None = None) -> RunC
         raise ValueError(f"precision={config.precision}: must be {' or '.join(PRECISIONS)}")
     _refuse_shapeless(config)
     shards = 1 if config.get("shards") is None else config.shards
-    keys = [key for key in RunConfig.__dataclass_fields__ if key not in (*BUILT, "shards")]
-    sizes = {key: config[key] for key in keys if key in config} | {"shards": shards}
+    keys = [key for key in RunConfig.__dataclass_fields__ if key not in (*BUILT, "shards", "replay")]
+    settled = {"shards": shards, "replay": _wants_replay(config)}
+    sizes = {key: config[key] for key in keys if key in config} | settled
     require_run_sizes({key: sizes.get(key, RunConfig.__dataclass_fields__[key].default) for key in SIZES})
     curriculum = instantiate_node(config.curriculum, "curriculum", _partial_=True)
     pool = PoolSettings() if config.get("pool") is None else instantiate_node(config.pool, "pool")
@@ -95,9 +100,17 @@ def build_run_config(config: DictConfig, env: Environment | None = None) -> RunC
         controllers=controllers,
         pool=pool,
         transforms=transforms,
-        shards=shards,
+        **settled,
         **{key: config[key] for key in keys},
     )
+
+
+def _wants_replay(config: DictConfig) -> Any:
+    """The setting `replay`; where it is null, whether a tracking sink writes a report."""
+    if (given := config.get("replay")) is not None:
+        return given
+    sinks = OmegaConf.select(config, "tracking.sinks") or {}
+    return any(REPORT_SINK in str(sink) for sink in sinks.values())
 
 
 def _build_env(config: DictConfig) -> Environment:

@@ -27,7 +27,8 @@ POSITIVE = (
 )
 
 
-SIZES = (*POSITIVE, "stagger", "seed")
+SWITCHES = ("stagger", "replay")
+SIZES = (*POSITIVE, *SWITCHES, "seed")
 
 
 def require_run_sizes(values: Mapping[str, Any]) -> None:
@@ -38,7 +39,8 @@ def require_run_sizes(values: Mapping[str, Any]) -> None:
     """
     for key in POSITIVE:
         checks.require_count(key, values[key])
-    checks.require_switch("stagger", values["stagger"])
+    for key in SWITCHES:
+        checks.require_switch(key, values[key])
     checks.require_integer("seed", values["seed"], 0, 2**32 - 1)
     for key in ("eval_every", "checkpoint_every"):
         if values[key] % values["updates_per_chunk"]:
@@ -74,6 +76,7 @@ class RunConfig:
         that start together; these episodes bootstrap and are not counted.
       window: episodes in the rolling statistics.
       episode_rows: largest number of finished episodes per update written to `episodes.csv`.
+      replay: whether the first episode of each evaluation is recorded for the replay of `report.html`.
       pool: settings of the pool of past policies, if one plays a role.
       transforms: reward transforms that produce the learners' advantages; none by default.
     """
@@ -92,6 +95,7 @@ class RunConfig:
     stagger: bool = True
     window: int = 256
     episode_rows: int = 1024
+    replay: bool = False
     controllers: dict[str, str] = field(default_factory=dict)
     algos: dict[str, LearnerSettings] = field(default_factory=dict)
     pool: PoolSettings = field(default_factory=PoolSettings)

@@ -205,6 +205,7 @@ RULES: dict[str, Rule] = {
     "eval_episodes": accept_change,
     "checkpoint_every": accept_change,
     "episode_rows": accept_change,
+    "replay": accept_change,
     "precision": accept_change,
     "tracking": accept_change,
     "algo": check_hyperparameter,

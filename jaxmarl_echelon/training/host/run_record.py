@@ -263,6 +263,7 @@ class RunRecord:
         self.progress.last_eval, self.progress.last_sums = values, self._sums(assessment.result)
         self._log(values)
         self._evaluation_episodes(assessment.result)
+        self.offer_replay(assessment.result, self.tracker)
         column = self.judged_by
         score = [] if column is None else [values[f"eval_agg/{column}"]]
         # The return is the first role's, as the environment's score is.
@@ -305,12 +306,18 @@ class RunRecord:
 
     def _games(self, result: Evaluation) -> None:
         """Logs the recorded episodes as text."""
-        if result.frames is None:
+        viewer = self.program.env.viewer
+        if viewer is None or not viewer.tells or self.program.curriculum.stages:
             return
-        recorded = jax.tree.leaves(result.frames)[0].shape[1]
-        for index in np.flatnonzero(~np.asarray(result.quarantined)[:recorded]):
-            row = self.program.env.viewer.row(result, int(index))
-            self.tracker.log("games", self.step, {"episode": int(index) + 1, **row})
+        for index in recorded_episodes(result):
+            row = viewer.row(result, index)
+            self.tracker.log("games", self.step, {"episode": index + 1, **row})
+
+    def offer_replay(self, result: Evaluation, tracker: Tracker) -> None:
+        """Offers the replay of the first sound episode that an evaluation recorded to a tracker."""
+        viewer, recorded = self.program.env.viewer, recorded_episodes(result)
+        if recorded:
+            tracker.replay(self.step, lambda path: viewer.replay(path, result, recorded[0]))
 
     def training_score(self, metrics: dict[str, float]) -> list[str]:
         """Returns the names of best checkpoints to save because of training metrics.
@@ -401,6 +408,14 @@ class RunRecord:
 def holds_policy_only(name: str) -> bool:
     """Whether the checkpoint of this name holds only a policy: the best of a single phase."""
     return name.startswith("best_eval_phase_")
+
+
+def recorded_episodes(result: Evaluation) -> list[int]:
+    """Lists the recorded episodes of an evaluation that were not quarantined."""
+    if result.frames is None:
+        return []
+    recorded = jax.tree.leaves(result.frames)[0].shape[1]
+    return np.flatnonzero(~np.asarray(result.quarantined)[:recorded]).tolist()
 
 
 def plain_rows(table: dict[str, np.ndarray]) -> list[dict[str, float | int]]:

@@ -36,13 +36,13 @@ def expand_members(config: DictConfig, choices: Mapping[str, str]) -> list[Membe
       ValueError: one line, for invalid values.
     """
     seeds = read_seeds(config)
+    # Every member would record an episode, for one page of all.
+    alone = {"seeds": None, "ablate": None, "variants": None, "replay": config.get("replay") or False}
     result = []
     for variant, changes in read_variants(config).items():
         require_numbers_only(config, variant, changes)
         for seed in seeds:
-            own = change_settings(
-                config, {"seed": seed, "seeds": None, "ablate": None, "variants": None} | changes
-            )
+            own = change_settings(config, {"seed": seed} | alone | changes)
             name = variant if len(seeds) == 1 else f"{variant}_seed_{seed}"
             name = f"seed_{seed}" if not (config.get("ablate") or config.get("variants")) else name
             run = build.build_run_config(own)

@@ -145,6 +145,7 @@ class RunGroup(RunLoop):
             names = record.assessment(take_member(assessment, index), seconds)
             self._save_member(state, index, names)
             values.append(record.progress.last_eval)
+        self.records[0].offer_replay(take_member(assessment, 0).result, self.tracker)
         pooled = mean_values(values)
         spec = self.program.env.spec
         if spec.score is not None:

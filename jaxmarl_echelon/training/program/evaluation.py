@@ -149,6 +149,7 @@ def play_episodes(
     record: Callable | None = None,
     number: int | None = None,
     repeats: int = 1,
+    recorded: int | None = None,
 ) -> Evaluation:
     """Plays one episode in each of N environments; finished and quarantined ones are frozen.
 
@@ -163,6 +164,7 @@ def play_episodes(
       number: N; None to take it from `params`, which must not be empty.
       repeats: number of repetitions of the same episodes, one after the other; divides the number of episodes
         of all shards. Environments draw the same numbers in each, so that players can be compared.
+      recorded: number of this shard's episodes that are recorded, the first ones; None for all.
 
     Returns:
       results of the episodes of all shards, truncated after `env.spec.episode_limit` decisions.
@@ -175,7 +177,7 @@ def play_episodes(
     if seats:
         memories = {role: repeat_for_seats(memory, seats) for role, memory in memories.items()}
     reset = jnp.ones(number, bool)
-    frame = record_frames(record, seats)
+    frame = record_frames(record, seats, recorded)
 
     def step(carry, given):
         running, memories, reset, quarantined = carry
@@ -215,8 +217,10 @@ def play_episodes(
     return Evaluation(*collectives.gather_shards(played), frames=collectives.gather_shards(frames, 1))
 
 
-def record_frames(record: Callable | None, seats: int) -> Callable:
+def record_frames(record: Callable | None, seats: int, recorded: int | None = None) -> Callable:
     """Builds `(states, params, time, memories, ply) -> frames [E]`; None for every frame without `record`.
+
+    With `recorded`, frames are only those of the first environments.
 
     In turn-based games whose policies speak, a frame that is a mapping also has what the policy said at the
     last ply under `SAID`, int32 tokens `[E, w]`; a reader must know which seats the policy played.
@@ -225,11 +229,11 @@ def record_frames(record: Callable | None, seats: int) -> Callable:
         return lambda *_: None
 
     def frame(states, params, time, memories, ply):
-        shot = jax.vmap(record)(states, params, time)
+        shot = jax.vmap(record)(*jax.tree.map(lambda x: x[:recorded], (states, params, time)))
         said = [leaf for path, leaf in jax.tree.leaves_with_path(memories) if path[-1] == DictKey(SAID)]
         if not seats or not said or not isinstance(shot, dict):
             return shot
-        tokens = jax.lax.dynamic_index_in_dim(said[0], ply % seats, 1, keepdims=False)
+        tokens = jax.lax.dynamic_index_in_dim(said[0][:recorded], ply % seats, 1, keepdims=False)
         return shot | {SAID: tokens.reshape(tokens.shape[0], -1)}
 
     return frame

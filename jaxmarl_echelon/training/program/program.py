@@ -163,7 +163,7 @@ def make_program(config: RunConfig, agents: dict[str, Agent] | None = None) -> P
 
     def assess(run, key, world=None):
         run = reduce_to_policy(agents, run)
-        one = partial(assess_run, env, curriculum, own_evaluations.evaluate, scored)
+        one = partial(assess_run, env, curriculum, own_evaluations.evaluate, scored, config.replay)
         return spread.map_shards(one, (False, False, False), (False, False))(run, key, world)
 
     return Program(

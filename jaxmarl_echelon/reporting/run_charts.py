@@ -1,0 +1,235 @@
+"""Charts and tables of one run: learning curves, curriculum, outcomes, rewards, losses."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from jaxmarl_echelon.reporting.charts import Line, draw_chart, draw_shares, thin_curve
+from jaxmarl_echelon.reporting.pages import write_table
+from jaxmarl_echelon.reporting.recorded_runs import (
+    METRICS,
+    RecordedRun,
+    last_finite,
+    latest_values,
+    measure_label,
+    read_texts,
+)
+from jaxmarl_echelon.tracking.formats import format_count, format_finite, format_percent
+from jaxmarl_echelon.tracking.run_tables import RETURN, Columns, Measured, find_phase_changes
+from jaxmarl_echelon.tracking.statistics import student_interval
+from jaxmarl_echelon.tracking.view import loss_rank
+
+MOST_CHARTS = 9
+MOST_LINES = 8
+# Columns of evaluations that are no measures of their own.
+_KNOWN = ("step", "num_episodes", "quarantined", "phase_success_rate")
+_COMPONENTS, _OUTCOMES = "reward_components/", "outcome/"
+# Numbers of a staged curriculum that are fixed or shown otherwise.
+_CURRICULUM = (
+    "avg_reward",
+    "current_stage",
+    "phase_idx",
+    "stage",
+    "total_",
+    "criteria",
+    "patience",
+    "progress",
+)
+
+
+def chart_learning_curves(run: RecordedRun, members: Sequence[RecordedRun]) -> list[str]:
+    """Draws score, return and the environment's measures over steps.
+
+    A run shows training and evaluations with their intervals, a group each variant's mean over seeds with
+    its interval, and every seed faintly.
+    """
+    score = run.score
+    shown = [score] if score.column == RETURN else [score, Measured(RETURN)]
+    measures = [Measured(name) for name in run.evaluations if _is_measure(name, score)]
+    draw = chart_members if members else chart_measure
+    return [draw(run, members, one) for one in (*shown, *measures[:MOST_CHARTS])]
+
+
+def _is_measure(name: str, score: Measured) -> bool:
+    return "/" not in name and name not in (*_KNOWN, *score) and not name.startswith(("std_", RETURN))
+
+
+def chart_measure(run: RecordedRun, members: Sequence[RecordedRun], measured: Measured) -> str:
+    """Draws one measure of a run without `members`."""
+    del members
+    lines, evaluations = [], run.evaluations
+    trained = run.metrics.get(f"train/{'return' if measured.column == RETURN else measured.column}")
+    if trained is not None:
+        lines.append(Line("training", *thin_curve(run.steps, trained), colour=None))
+    if measured.column in evaluations:
+        ends = _interval(evaluations, measured)
+        lines.append(
+            Line("evaluation", evaluations["step"], evaluations[measured.column], *ends, style="dots")
+        )
+    return _chart(run, measured, lines)
+
+
+def chart_members(run: RecordedRun, members: Sequence[RecordedRun], measured: Measured) -> str:
+    """Draws one measure of a group's members, by variant."""
+    lines = []
+    for number, variant in enumerate(dict.fromkeys(member.variant for member in members)):
+        mine = [one.evaluations for one in members if one.variant == variant]
+        mine = [table for table in mine if measured.column in table]
+        if not mine:
+            continue
+        rows = min(len(table["step"]) for table in mine)
+        curves = np.stack([table[measured.column][:rows] for table in mine])
+        steps = mine[0]["step"][:rows]
+        lines += [Line("", steps, curve, colour=number, style="faint") for curve in curves]
+        ends = _seed_interval(curves, bounded=bool(measured.low))
+        name = variant or f"mean of {len(mine)} seeds"
+        lines.append(Line(name, steps, curves.mean(0), *ends, number, "dots"))
+    return _chart(run, measured, lines)
+
+
+def _chart(run: RecordedRun, measured: Measured, lines: Sequence[Line]) -> str:
+    marks = [(one.step, str(one.after), one.after < one.before) for one in find_phase_changes(run.metrics)]
+    scored = {"bounds": (-0.02, 1.02), "percent": True} if measured.low else {}
+    return draw_chart(measure_label(measured), lines, marks=marks, **scored)
+
+
+def _seed_interval(curves: np.ndarray, *, bounded: bool) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Ends of the interval of a mean of curves `[seeds, n]`, in [0, 1] if `bounded`; None for one seed."""
+    if len(curves) < 2:
+        return None, None
+    low, high = np.array([student_interval(column.tolist()) for column in curves.T]).T
+    return (np.maximum(low, 0.0), np.minimum(high, 1.0)) if bounded else (low, high)
+
+
+def _interval(evaluations: Columns, measured: Measured) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Ends of a measure's interval; of the return, those of a mean of independent episodes."""
+    if measured.low:
+        return evaluations[measured.low], evaluations[measured.high]
+    if measured.column != RETURN or "std_reward" not in evaluations:
+        return None, None
+    half = 1.96 * evaluations["std_reward"] / np.sqrt(np.maximum(evaluations["num_episodes"], 1.0))
+    return evaluations[RETURN] - half, evaluations[RETURN] + half
+
+
+def chart_curriculum(run: RecordedRun) -> list[str]:
+    """Draws the phase over steps and the curriculum's numbers that change, and lists the phases entered."""
+    metrics, charts = run.metrics, []
+    steps, stages = run.steps, metrics.get("curriculum/current_stage")
+    if stages is not None and find_phase_changes(metrics):
+        charts.append(draw_chart("phase", [Line("", steps, stages, style="step")]))
+    for name, column in select_columns(metrics, "curriculum/").items():
+        known = column[np.isfinite(column)]
+        if name.startswith(_CURRICULUM) or "/" in name or not len(known) or np.ptp(known) == 0:
+            continue
+        percent = name.endswith(("_rate", "success")) and 0.0 <= known.min() <= known.max() <= 1.0
+        charts.append(_course(name, steps, column, colour=0, percent=percent))
+    return charts[:MOST_CHARTS]
+
+
+def list_phases(run: RecordedRun) -> str:
+    """Lists the phases that a curriculum entered, with steps, names and the success that led there."""
+    changes = find_phase_changes(run.metrics)
+    if not changes:
+        return ""
+    steps, rates = run.steps, run.metrics.get("curriculum/decided_success", ())
+    names = dict(zip(steps, read_texts(run.folder / METRICS, "curriculum/phase_name"), strict=False))
+    success = dict(zip(steps, rates, strict=False))
+    rows = [
+        [
+            format_count(one.step),
+            f"{one.before} to {one.after}",
+            names.get(one.step, ""),
+            format_percent(success.get(one.step, math.nan)),
+        ]
+        for one in changes
+    ]
+    return write_table(["step", "phase", "name", "success before"], rows)
+
+
+def chart_outcomes(run: RecordedRun) -> list[str]:
+    """Draws the shares of the outcomes of evaluations and of training, and lists the last ones."""
+    tables = {
+        "evaluations": (run.evaluations.get("step", np.empty(0)), select_columns(run.evaluations, _OUTCOMES)),
+        "training": (run.steps, select_columns(run.metrics, f"train/{_OUTCOMES}")),
+    }
+    charts = []
+    for title, (steps, shares) in tables.items():
+        occurred = {name: share for name, share in shares.items() if np.nansum(share) > 0}
+        thinned = {name: thin_curve(steps, share) for name, share in occurred.items()}
+        if len({len(x) for x, _ in thinned.values()}) == 1:
+            x = next(iter(thinned.values()))[0]
+            heights = {name: y for name, (_, y) in thinned.items()}
+            charts.append(draw_shares(f"outcomes of {title}", x, heights))
+    return charts
+
+
+def chart_rewards(run: RecordedRun) -> list[str]:
+    """Draws the largest components of the return in training."""
+    found = select_columns(run.metrics, f"train/{_COMPONENTS}")
+    found = {name: column for name, column in found.items() if "/" not in name and np.isfinite(column).any()}
+    largest = sorted(found, key=lambda name: -float(np.nanmean(np.abs(found[name]))))[:MOST_LINES]
+    steps = run.steps
+    lines = [
+        Line(name, *thin_curve(steps, found[name]), colour=number) for number, name in enumerate(largest)
+    ]
+    return [draw_chart("components of the return, in training", lines)]
+
+
+def list_rewards(run: RecordedRun) -> str:
+    """Lists the components of the return per episode of the last evaluation, the largest first."""
+    last = latest_values(select_columns(run.evaluations, _COMPONENTS))
+    ranked = sorted(last.items(), key=lambda item: -abs(item[1]))
+    rows = [[name, format_finite(value)] for name, value in ranked if "/" not in name]
+    return write_table(["component", "per episode, last evaluation"], rows)
+
+
+def chart_losses(run: RecordedRun) -> list[str]:
+    """Draws the losses of the learners, and the speed of training."""
+    names = sorted((name for name in run.metrics if name.startswith("losses/")), key=loss_rank)
+    shown = [*names[:MOST_CHARTS], *({"time/steps_per_second"} & run.metrics.keys())]
+    return [_course(name.partition("/")[2], run.steps, run.metrics[name], colour=7) for name in shown]
+
+
+def _course(name: str, steps: np.ndarray, column: np.ndarray, *, colour: int, percent: bool = False) -> str:
+    """Draws a single column over steps."""
+    line = Line("", *thin_curve(steps, column), colour=colour)
+    return draw_chart(name.replace("_", " "), [line], percent=percent)
+
+
+def list_groups(run: RecordedRun) -> str:
+    """Lists results of the last evaluation that are reported by label, such as the score by spawn point."""
+    components = select_columns(run.evaluations, _COMPONENTS)
+    plain = {f"{_COMPONENTS}{name}" for name in components if "/" not in name}
+    rows = [
+        [name.replace("/", ": ", 1), format_finite(value)]
+        for name, value in latest_values(run.evaluations).items()
+        if "/" in name and not name.startswith(_OUTCOMES) and name not in plain
+    ]
+    return write_table(["result", "last evaluation"], rows)
+
+
+def list_members(members: Sequence[RecordedRun]) -> str:
+    """Lists a group's members with the scores of their last and of their highest evaluation."""
+    rows = []
+    for member in members:
+        measured = member.score
+        column = member.evaluations.get(measured.column, np.empty(0))
+        told = format_score(measured)
+        known = column[np.isfinite(column)]
+        best = float(known.max()) if known.size else math.nan
+        rows.append([member.folder.name, str(member.seed), told(last_finite(column)), told(best)])
+    if not rows:
+        return ""
+    label = measure_label(members[0].score)
+    return write_table(["member", "seed", f"{label}, last evaluation", "highest"], rows)
+
+
+def format_score(measured: Measured) -> Callable[[float], str]:
+    """Returns the function that formats a measure: a percentage for scores in [0, 1]."""
+    return format_percent if measured.low else format_finite
+
+
+def select_columns(columns: Columns, prefix: str) -> dict[str, np.ndarray]:
+    """Selects columns whose names start with `prefix`, which is removed."""
+    return {name.removeprefix(prefix): column for name, column in columns.items() if name.startswith(prefix)}
