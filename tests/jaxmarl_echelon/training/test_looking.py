@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import functools
 import gzip
+import re
 from types import SimpleNamespace
 
 import jax
@@ -254,16 +255,17 @@ class Steered(probes.ObservationActionReward):
         return action[..., 0]
 
 
-@pytest.mark.parametrize("algo", [None, SACConfig(widths=(8,), batch_size=4, replay={"capacity": 64})])
+@pytest.mark.parametrize("algo", [None, SACConfig(widths=(8,), batch_size=4, replay={"capacity": 512})])
 def test_programs_name_their_parts(algo):
     program = ONCE.program(configure())
     if algo is not None:
         program = make_program(dataclasses.replace(configure(Steered), algo=algo, algos={}))
     state = jax.eval_shape(program.init, jax.random.key(0))
     update = jax.jit(program.update).lower(state).as_text(debug_info=True)
-    learn = "/learn/" if algo is None else "rollout/while/body/learn/"
-    assert all(name in update for name in ("/rollout/", learn, "/curriculum/"))
-    assert "/evaluate/" in jax.jit(program.assess).lower(state, jax.random.key(0)).as_text(debug_info=True)
+    learn = "learn" if algo is None else 'rollout/[^"]*/learn'
+    assert all(re.search(f'["/]{name}/', update) for name in ("rollout", learn, "curriculum"))
+    assess = jax.jit(program.assess).lower(state, jax.random.key(0)).as_text(debug_info=True)
+    assert re.search('["/]evaluate/', assess)
 
 
 @pytest.mark.parametrize(
