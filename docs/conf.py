@@ -31,6 +31,8 @@ nb_execution_raise_on_error = True
 
 # Docstrings mark code with single backticks.
 default_role = "code"
+# Pages of the reference list their modules only; with all objects every page takes a sixth longer to write.
+toc_object_entries = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"

@@ -9,7 +9,7 @@ from importlib import import_module
 
 from jaxmarl_echelon.__main__ import list_commands
 
-WIDTH = "100"
+WIDTH = "84"
 
 
 def generate_pages() -> dict[str, str]:

@@ -11,14 +11,17 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
 import jaxmarl_echelon as je
+from jaxmarl_echelon.envs.f110.starts.spawns import BUILT_IN
 from jaxmarl_echelon.envs.f110.view.viewer import CAR_COLOURS
 from jaxmarl_echelon.envs.viewing.canvas import box_corners
 from jaxmarl_echelon.training.acting.controllers import find_script, make_script_controller
 from jaxmarl_echelon.training.program.evaluation import evaluation_params, play_episodes
+from physics.single_track import limo_car
 
 PICTURES = Path(__file__).resolve().parent.parent / "pictures"
 # Environment -> script of every role, its settings, and those of the episodes.
@@ -51,33 +54,31 @@ def draw_episodes(name: str) -> None:
 
 
 def draw_spawns() -> None:
-    """Draws where the attacker starts at every spawn point, relative to the defender."""
-    env = je.make("f110")
-    table, points = env.spawns.poses[0, 0], env.spec.tasks
-    size = np.array([float(env.default_params().car.length), float(env.default_params().car.width)])
-    figure = Figure(figsize=(10, 3.4), dpi=100)
-    for axes, name, poses in zip(figure.subplots(2, 3).flat, points, np.asarray(table), strict=True):
-        attacker, defender = poses - [*poses[1, :2], 0.0]
-        axes.fill(*box_corners(attacker, size).T, color=CAR_COLOURS[0], label="attacker")
-        axes.fill(
-            *box_corners(defender, size).T, facecolor="none", edgecolor=CAR_COLOURS[1], label="defender"
-        )
-        for pose, colour in ((attacker, CAR_COLOURS[0]), (defender, CAR_COLOURS[1])):
-            ahead = 0.35 * np.array([np.cos(pose[2]), np.sin(pose[2])])
-            axes.annotate("", pose[:2] + ahead, pose[:2], arrowprops={"arrowstyle": "->", "color": colour})
-        axes.set(
-            title=name,
-            xlim=(-0.5, 1.9),
-            ylim=(-0.6, 0.6),
-            aspect="equal",
-            xlabel="ahead [m]",
-            ylabel="left [m]",
-        )
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="lower center", ncols=2, frameon=False)
-    figure.tight_layout(rect=(0, 0.07, 1, 1))
+    """Draws where the attacker starts at every spawn point, relative to the defender, at equal headings."""
+    car = limo_car()
+    size, defender = np.array([float(car.length), float(car.width)]), np.zeros(3)
+    figure = Figure(figsize=(10, 5.2), dpi=100)
+    panels = figure.subplots(2, 3, sharex=True, sharey=True)
+    for axes, (name, attacker) in zip(panels.flat, BUILT_IN.items(), strict=True):
+        _draw_car(axes, np.array(attacker), size, CAR_COLOURS[0], "attacker", filled=True)
+        _draw_car(axes, defender, size, CAR_COLOURS[1], "defender", filled=False)
+        axes.set(title=name, xlim=(-0.4, 1.9), ylim=(-0.7, 0.7), aspect="equal")
+    figure.supxlabel("ahead of the defender [m]", fontsize="medium")
+    figure.supylabel("left [m]", fontsize="medium")
+    figure.legend(*panels.flat[0].get_legend_handles_labels(), loc="upper right", ncols=2, frameon=False)
+    figure.tight_layout(rect=(0, 0, 1, 0.95))
     figure.savefig(PICTURES / f"{SPAWNS}.png")
     shrink(PICTURES / f"{SPAWNS}.png")
+
+
+def _draw_car(
+    axes: Axes, pose: np.ndarray, size: np.ndarray, colour: str, role: str, *, filled: bool
+) -> None:
+    """Draws a car `(x, y, heading)` as the box of its body, with an arrow from its centre ahead."""
+    face = colour if filled else "none"
+    axes.fill(*box_corners(pose, size).T, facecolor=face, edgecolor=colour, linewidth=1.5, label=role)
+    ahead = pose[:2] + 0.35 * np.array([np.cos(pose[2]), np.sin(pose[2])])
+    axes.annotate("", ahead, pose[:2], arrowprops={"arrowstyle": "->", "color": "black"})
 
 
 def shrink(path: Path) -> None:

@@ -142,8 +142,8 @@ def format_environment(conf: Path, docs: Path, name: str) -> str:
     text = (conf / "env" / f"{name}.yaml").read_text()
     up = "../" * (1 + name.count("/"))
     parts = [f"# env={name}\n", f"{_escape(read_introduction(text))}\n"]
-    picture = docs / "pictures" / f"{name.replace('/', '_')}.png"
-    if picture.is_file():
+    stem = name.replace("/", "_")
+    for picture in sorted([*docs.glob(f"pictures/{stem}.png"), *docs.glob(f"pictures/{stem}_*.gif")])[:1]:
         parts.append(f"![Episodes of env={name}]({up}docs/pictures/{picture.name})\n")
     target = TARGET.search(_inherited(conf, text))
     package = target[1].split(".")[2] if target else ""
@@ -169,7 +169,7 @@ def format_environment(conf: Path, docs: Path, name: str) -> str:
 def format_overview(conf: Path, names: list[str]) -> str:
     """Formats the page that lists the environments with one line each."""
     rows = []
-    for name in names:
+    for name in sorted(names, key=lambda name: (name.startswith(GYMNAX), "/" in name)):
         text = (conf / "env" / f"{name}.yaml").read_text().partition("\n")[0]
         page = GYMNAX if name.startswith(GYMNAX) else name
         rows.append(f"| [{name}]({page}.md) | {_escape(text.lstrip('# '))} |")

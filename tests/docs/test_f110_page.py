@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import yaml
 
-import jaxmarl_echelon as je
+from jaxmarl_echelon.envs.f110.observing.observe import ObservationScales, gaplock_parts
 from jaxmarl_echelon.envs.f110.results import OUTCOMES
-from jaxmarl_echelon.envs.f110.starts.spawns import BUILT_IN
 
 
 @pytest.fixture(scope="module")
@@ -17,8 +16,9 @@ def page(repository):
 
 
 @pytest.fixture(scope="module")
-def env():
-    return je.make("f110")
+def conf(repository):
+    """Reads a file of the configuration."""
+    return lambda name: yaml.safe_load((repository / "conf" / f"{name}.yaml").read_text())
 
 
 def read_table(page, heading):
@@ -44,14 +44,14 @@ def format_phase(phase, common):
     ]
 
 
-def test_phases_are_those_of_the_curriculum(page, repository):
-    curriculum = yaml.safe_load((repository / "conf" / "curriculum" / "phased26.yaml").read_text())
+def test_phases_are_those_of_the_curriculum(page, conf):
+    curriculum = conf("curriculum/phased26")
     expected = [format_phase(phase, curriculum["common"]) for phase in curriculum["phases"]]
     assert len(expected) == 26
     assert read_table(page, "The 26 phases") == expected
 
 
-def test_observations_are_those_of_the_layout(page, env):
+def test_observations_are_those_of_the_layout(page, conf):
     described = {}
     name = None
     for part, numbers, _, unit, scale, interval in read_table(page, "Observation"):
@@ -62,28 +62,33 @@ def test_observations_are_those_of_the_layout(page, env):
         described.setdefault(name, []).extend(
             (int(first) + n, units[n], float(scale), interval) for n in range(many)
         )
-    for name, part in env.parts["attacker"].items():
+    settings = conf("env/f110")
+    scales = ObservationScales(*(settings[name] for name in ("lidar_range", "speed_scale", "position_scale")))
+    parts = gaplock_parts(settings["lidar_beams"], scales, settings["observe_time"])
+    for name, part in parts.items():
         size = part.where.stop - part.where.start
         rows = described.pop(name)
         assert [row[0] for row in rows] == list(range(part.where.start, part.where.stop))
         assert [row[1] for row in rows] == list(part.units * (size // len(part.units)))
         np.testing.assert_allclose([row[2] for row in rows], part.scales * (size // len(part.scales)))
     assert described == {}
-    space = env.spec.role("attacker").observation
-    assert space.shape == (119,) and "the 119 numbers" in page
+    assert parts["relative_pose"].where.stop == 119 and "the 119 numbers" in page
 
 
-def test_outcomes_spawn_points_and_rewards_are_all_named(page, env):
+def test_outcomes_and_rewards_are_all_named(page, conf):
     assert {row[0].strip("`") for row in read_table(page, "Outcomes")} == set(OUTCOMES)
-    named = {name for row in read_table(page, "Rewards") for name in re.findall(r"`(\w+)`", row[0])}
-    assert named == set(env.reward.names)
-    sets = {name.strip("`"): [] for *_, name in read_table(page, "Rewards") if name}
+    reward = conf("reward/gaplock_full")
+    sets = {}
     for names, _, group in read_table(page, "Rewards"):
-        if group:
-            sets[group.strip("`")] += re.findall(r"`(\w+)`", names)
-    assert set(sets) == {"approach", "forcing", "penalties"}
-    scripts = {
-        name for row in read_table(page, "Roles and opponents") for name in re.findall(r"`(\w+)`", row[0])
-    }
-    assert {"ftg", "standing", "straight", "random", "gaussian"} <= scripts
-    assert set(BUILT_IN) == set(env.spec.tasks)
+        sets.setdefault(group.strip("`"), []).extend(re.findall(r"`(\w+)`", names))
+    assert {name for names in sets.values() for name in names} == set(reward["components"])
+    assert sets.pop("") == ["terminal", "pressure"]
+    assert sets == reward["sets"]
+
+
+def test_the_page_says_how_the_default_task_starts(page, conf):
+    settings = conf("env/f110")
+    assert f"{settings['spawn_speed']} m/s (`env.spawn_speed`)" in page
+    assert f"for {settings['lock_steps']} physics steps" in page and settings["locked"] == ["defender"]
+    seconds = settings["max_steps"] * settings["dt"]
+    assert f"an episode at most {seconds:g} s" in " ".join(page.split())

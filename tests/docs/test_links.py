@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from documented import find_pages
 
 LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^()\s]+)\)")
 FENCE = re.compile(r"^( *)(```|~~~).*?^\1\2\s*$", re.MULTILINE | re.DOTALL)
@@ -47,8 +48,7 @@ def _numbered(anchor):
 
 def pages(root):
     """All pages and notebooks of the repository, generated folders excluded."""
-    found = [*root.glob("*.md"), *root.glob("docs/**/*.md"), *root.glob("notebooks/*.ipynb")]
-    return sorted(found)
+    return [*find_pages(root), *sorted(root.glob("notebooks/*.ipynb"))]
 
 
 def broken(page, root):
@@ -78,7 +78,7 @@ def test_every_page_of_docs_is_reachable_from_the_index(repository):
             if target.suffix == ".md" and target.is_file() and target not in seen:
                 seen.add(target)
                 pending.append(target)
-    assert set((repository / "docs").glob("**/*.md")) - seen == set()
+    assert {page for page in find_pages(repository) if page.parent != repository} - seen == set()
 
 
 @pytest.mark.parametrize(
