@@ -122,7 +122,7 @@ class ReplayLearner(OffPolicySettings):
             raise ValueError(f"replay.hindsight_ratio={ratio}: must be 0 with algo={self.NAME}")
         if not self.remembers and self.replay.sequence > 1:
             raise ValueError(f"replay.sequence={self.replay.sequence}: must be 1 without a recurrent core")
-        for key, plain in (("n_step", 1), ("hindsight_ratio", 0.0)):
+        for key, plain in (("n_step", 1), ("sequence", 1), ("hindsight_ratio", 0.0)):
             if late and (value := getattr(self.replay, key)) != plain:
                 raise ValueError(f"algo.replay.{key}={value}: must be {plain:g} with delayed rewards")
         if self.batch_size % shards:

@@ -6,6 +6,7 @@ See docs/reference/trainer.md 10.6.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -152,46 +153,58 @@ def make_value_method(
         key_network, key_mixer = jax.random.split(key)
         return {"critic": {"agent": network.init(key_network), "mixer": init_mixer(key_mixer)}}
 
-    def decide(state, obs, carry, reset, mask) -> tuple[ActionValues, PyTree]:
-        carry, values, _ = network.step(state.params["critic"]["agent"], see(obs), carry, reset, mask)
-        return values, carry
-
-    def explore(state, key, obs, carry, reset, mask):
-        values, carry = decide(state, obs, carry, reset, mask)
-        return values.explore(key, current_epsilon(state)), carry
-
-    def greedy(state, obs, carry, reset, mask):
-        values, carry = decide(state, obs, carry, reset, mask)
-        return values.mode(), carry
-
-    def predict(params, batch: Sample):
-        values = value_actions(network, see, params["agent"], batch)
-        mixed = mix(params["mixer"], values.of(batch.action), batch.obs, batch.context)
-        return mixed[None, ..., None]
-
-    def target(state, key, batch: Sample):
-        del key
-        fast, slow = state.params["critic"], state.targets["critic"]
-        values = value_next_actions(network, see, slow["agent"], batch)
-        judge = value_next_actions(network, see, fast["agent"], batch) if config.double else values
-        best = mix(slow["mixer"], values.of(judge.mode()), batch.next_obs, batch.next_context)
-        found = bellman_target(batch, best[..., None])[..., 0]
-        return found if batch.inside is None else SequenceTarget(found, batch.inside)
-
+    parts = ValueParts(network, see, mix, config.double)
     return OffPolicyMethod(
         init=init,
         hyper={},
         targets=("critic",),
-        explore=explore,
-        greedy=greedy,
-        target=target,
-        predict=predict,
+        explore=partial(explore_by_values, parts),
+        greedy=partial(choose_best_action, parts),
+        target=partial(mixed_target, parts),
+        predict=partial(predict_mixture, parts),
         critic_loss=sequence_loss if config.remembers else squared_loss,
         improve=follow_values,
         warm_up=lambda key, explored, mask: draw_legal(key, explored.shape[:-1], action.sizes, mask),
         acting=keep_agent,
         initial_carry=network.initial_carry,
     )
+
+
+class ValueParts(NamedTuple):
+    """What learners of action values consist of; see `make_value_method`.
+
+    Attributes:
+      network: whose distribution is `ActionValues`.
+      see, mix: as for `make_value_method`.
+      double: whether the online network chooses the actions of targets.
+    """
+
+    network: PolicyFunctions
+    see: Callable
+    mix: Callable
+    double: bool
+
+    def act(self, state: OffPolicyState, obs, carry, reset, mask) -> tuple[ActionValues, PyTree]:
+        """Returns the values of all actions for one decision, and the carry after it."""
+        params = state.params["critic"]["agent"]
+        carry, values, _ = self.network.step(params, self.see(obs), carry, reset, mask)
+        return values, carry
+
+    def now(self, params: PyTree, batch: Sample) -> ActionValues:
+        """Returns the values of all actions in the observations that a batch acted on."""
+        obs = self.see(batch.obs)
+        if batch.inside is None:
+            return self.network.apply(params["agent"], obs, None)[0]
+        return run_sequences(self.network, params["agent"], obs)
+
+    def later(self, params: PyTree, batch: Sample) -> ActionValues:
+        """Returns the values of all actions in the next observations of a batch, with the legal ones."""
+        mask = batch.next_context.mask
+        if batch.inside is None:
+            return self.network.apply(params["agent"], self.see(batch.next_obs), mask)[0]
+        every = jax.tree.map(lambda x, y: jnp.concatenate([x[:, :1], y], 1), batch.obs, batch.next_obs)
+        values = run_sequences(self.network, params["agent"], self.see(every))
+        return values.replace(values=values.values[:, 1:], mask=mask)
 
 
 class SequenceTarget(NamedTuple):
@@ -201,23 +214,39 @@ class SequenceTarget(NamedTuple):
     inside: jax.Array
 
 
-def value_actions(network: PolicyFunctions, see: Callable, params: PyTree, batch: Sample) -> ActionValues:
-    """Values of all actions in the observations that a batch acted on."""
-    if batch.inside is None:
-        return network.apply(params, see(batch.obs), None)[0]
-    return run_sequences(network, params, see(batch.obs))
+def explore_by_values(
+    parts: ValueParts, state: OffPolicyState, key: jax.Array, obs, carry, reset, mask
+) -> tuple[jax.Array, PyTree]:
+    """Draws epsilon-greedy actions; see `OffPolicyMethod.explore`."""
+    values, carry = parts.act(state, obs, carry, reset, mask)
+    return values.explore(key, current_epsilon(state)), carry
 
 
-def value_next_actions(
-    network: PolicyFunctions, see: Callable, params: PyTree, batch: Sample
-) -> ActionValues:
-    """Values of all actions in the next observations of a batch, with the legal ones."""
-    mask = batch.next_context.mask
-    if batch.inside is None:
-        return network.apply(params, see(batch.next_obs), mask)[0]
-    every = jax.tree.map(lambda x, after: jnp.concatenate([x[:, :1], after], 1), batch.obs, batch.next_obs)
-    values = run_sequences(network, params, see(every))
-    return values.replace(values=values.values[:, 1:], mask=mask)
+def choose_best_action(
+    parts: ValueParts, state: OffPolicyState, obs, carry, reset, mask
+) -> tuple[jax.Array, PyTree]:
+    """Chooses the best actions; see `OffPolicyMethod.greedy`."""
+    values, carry = parts.act(state, obs, carry, reset, mask)
+    return values.mode(), carry
+
+
+def predict_mixture(parts: ValueParts, params: PyTree, batch: Sample) -> jax.Array:
+    """Mixture `[1, B, 1]` of the values of the actions of a batch, or `[1, B, L, 1]` of sequences."""
+    chosen = parts.now(params, batch).of(batch.action)
+    return parts.mix(params["mixer"], chosen, batch.obs, batch.context)[None, ..., None]
+
+
+def mixed_target(
+    parts: ValueParts, state: OffPolicyState, key: jax.Array, batch: Sample
+) -> jax.Array | SequenceTarget:
+    """Targets `[B]`: reward plus discounted mixture of the target network's values of the best actions."""
+    del key
+    slow = state.targets["critic"]
+    values = parts.later(slow, batch)
+    judge = parts.later(state.params["critic"], batch) if parts.double else values
+    best = parts.mix(slow["mixer"], values.of(judge.mode()), batch.next_obs, batch.next_context)
+    found = bellman_target(batch, best[..., None])[..., 0]
+    return found if batch.inside is None else SequenceTarget(found, batch.inside)
 
 
 def run_sequences(network: PolicyFunctions, params: PyTree, obs: PyTree) -> ActionValues:
