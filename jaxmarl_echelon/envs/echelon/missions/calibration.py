@@ -10,6 +10,7 @@ probability".
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 WINDOW = 20
@@ -45,6 +46,7 @@ class AgentCondition(struct.PyTreeNode):
       trouble: bool; hit, suppressed, fallen or shut down in this decision.
       distance: to the objective, voxels.
       inside: bool; inside the area of operations.
+      over: bool `[]`; the episode ends with this decision.
     """
 
     reported: jax.Array
@@ -53,6 +55,7 @@ class AgentCondition(struct.PyTreeNode):
     trouble: jax.Array
     distance: jax.Array
     inside: jax.Array
+    over: jax.Array
 
 
 def empty_reports(agents: int) -> Reports:
@@ -84,7 +87,8 @@ def score_due_reports(
 
     A living agent's report is due after 20 decisions. At a death all pending reports, including the one just
     made, are scored against the outcome 0; otherwise good reports shortly before it would never be penalised.
-    Reports that are pending at the end of the episode are not scored.
+    At the end of the episode those of living agents are scored against their condition then: an early end
+    costs no reports that were made.
 
     Args:
       reports: history before this decision.
@@ -96,22 +100,18 @@ def score_due_reports(
       the reports, and the bonus `[A]` of this decision.
     """
     calm = jnp.where(now.trouble, 0, jnp.minimum(reports.calm + 1, TROUBLE))
-    closer = reports.distance[:, 0] - now.distance >= ADVANCE
-    found = report_outcome(now.alive, calm < TROUBLE, closer | now.inside)
-    due = now.acted & now.alive & (reports.pending == WINDOW)
-    made = jnp.arange(WINDOW) >= WINDOW - reports.pending[:, None]
-    at_death = jnp.sum(jnp.where(made, brier_score(reports.status, DEAD), 0.0), axis=1) + brier_score(
-        now.reported, DEAD
+    status, distance = (
+        _append(*pair) for pair in ((reports.status, now.reported), (reports.distance, now.distance))
     )
-    died = now.acted & ~now.alive
-    gained = jnp.where(died, at_death, jnp.where(due, brier_score(reports.status[:, 0], found), 0.0))
+    advancing = (distance - now.distance[:, None] >= ADVANCE) | now.inside[:, None]
+    outcome = report_outcome(now.alive[:, None], (calm < TROUBLE)[:, None], advancing)
+    # The oldest report is due; all are if the agent dies or the episode ends.
+    age = np.arange(WINDOW, -1, -1)
+    closing = now.over | ~now.alive
+    due = now.acted[:, None] & (age <= reports.pending[:, None]) & (closing[:, None] | (age == WINDOW))
+    gained = jnp.sum(jnp.where(due, brier_score(status, outcome), 0.0), axis=1)
     pending = jnp.where(now.alive & now.acted, jnp.minimum(reports.pending + 1, WINDOW), 0)
-    after = Reports(
-        status=_pushed(reports.status, now.reported),
-        distance=_pushed(reports.distance, now.distance),
-        pending=pending,
-        calm=calm,
-    )
+    after = Reports(status=status[:, 1:], distance=distance[:, 1:], pending=pending, calm=calm)
     return after, weight / decisions * gained
 
 
@@ -127,6 +127,6 @@ def shift_report_distances(reports: Reports, farther: jax.Array) -> Reports:
     return reports.replace(distance=reports.distance + farther[:, None])
 
 
-def _pushed(history: jax.Array, newest: jax.Array) -> jax.Array:
-    """Returns `history [A, N]` without the oldest and with one newest value (last) per agent."""
-    return jnp.concatenate([history[:, 1:], newest[:, None].astype(history.dtype)], axis=1)
+def _append(history: jax.Array, newest: jax.Array) -> jax.Array:
+    """Returns `history [A, N]` with one newest value (last) per agent, `[A, N + 1]`."""
+    return jnp.concatenate([history, newest[:, None].astype(history.dtype)], axis=1)

@@ -113,10 +113,10 @@ class MissionEvaluator:
         by_mech, by_team = staging.update_stage(
             orders, told, after.decision, act, now.mechs, now.chassis, now.classes, by_mech, by_team, teams
         )
-        report, bonus = self._calibrated(state, status, now, later, params)
-        moved = state.replace(echelon=after, by_mech=by_mech, by_team=by_team, report=report)
+        moved = state.replace(echelon=after, by_mech=by_mech, by_team=by_team)
         verdict = self._judged(moved, later, params)
-        moved = self._with(moved, verdict)
+        report, bonus = self._calibrated(state, status, now, later, verdict.over, params)
+        moved = self._with(moved, verdict).replace(report=report)
         limit = params.echelon.max_decisions.astype(jnp.float32)
         shaping = ShapingInputs(
             now=now,
@@ -202,6 +202,7 @@ class MissionEvaluator:
         status: jax.Array,
         now: facts.FactInputs,
         later: Order,
+        over: jax.Array,
         params: MissionParams,
     ):
         """Returns the history of status reports and the bonus `[M]`; `later` are the orders from now on."""
@@ -218,6 +219,7 @@ class MissionEvaluator:
             trouble=now.tally.hit | fails,
             distance=distance,
             inside=facts.inside_operation_area(now),
+            over=over,
         )
         weight, limit = params.weights.calibration, params.echelon.max_decisions
         report, bonus = calibration.score_due_reports(state.report, condition, weight, limit)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_echelon.envs.echelon.battle import vectors
+from jaxmarl_echelon.envs.echelon.battle.unit_tables import SUPPRESSION
 from jaxmarl_echelon.envs.echelon.missions.measures import squads
 from jaxmarl_echelon.envs.echelon.missions.measures.facts import AREA, CAPTURE
 from jaxmarl_echelon.envs.echelon.missions.scenarios.ground import ScenarioGround
@@ -23,7 +24,7 @@ PROGRESS_FIELDS = (
     "uncovered_sin", "uncovered_cos", "uncovered_distance",
 )  # fmt: skip
 # Further fields of contacts.
-MARK_FIELDS = ("tracking", "found", "tracks_me", "suppression", "under_fire", "in_area")
+MARK_FIELDS = ("tracking", "found", "tracks_me", "suppression", "suppressed", "under_fire", "in_area")
 # Numbers of both missions, own then enemy's, for critics.
 BOTH_FIELDS = (
     "potential", "success", "capture", "captured",
@@ -95,7 +96,8 @@ def mark_contacts(state: MissionState, order: Order, teams: squads.TeamSizes) ->
 
     `tracking` is the viewer's own track as a share of a confirmed one, `found` a track that its squad has
     confirmed at some time, `tracks_me` a confirmed track of the viewer by the target; `suppression` is the
-    share of the time under fire that counts as full; `in_area` means near the viewer's objective.
+    share of the time under fire that counts as full, `suppressed` what is left of the effect of the last hit;
+    `in_area` means near the viewer's objective.
     """
     team = squads.team_numbers(teams)
     mechs, mine = state.echelon.battle.mechs, state.by_mech
@@ -109,6 +111,7 @@ def mark_contacts(state: MissionState, order: Order, teams: squads.TeamSizes) ->
         found,
         mine.timer.T >= CONFIRMATION,
         jnp.broadcast_to(jnp.minimum(mine.pinned / TARGET_TIME, 1.0), size),
+        jnp.broadcast_to(mechs.suppressed / SUPPRESSION, size),
         jnp.broadcast_to(under_fire, size),
         away < zone[:, None, 2] + AREA,
     )

@@ -14,6 +14,7 @@ from jaxmarl_echelon.envs.echelon.battle import vectors
 from jaxmarl_echelon.envs.echelon.battle.state import BLUE
 from jaxmarl_echelon.envs.echelon.missions.measures import squads, staging
 from jaxmarl_echelon.envs.echelon.missions.state import CONFIRMATION
+from jaxmarl_echelon.envs.echelon.missions.verbs.suppress import TARGET_TIME
 from jaxmarl_echelon.envs.echelon.missions.verbs.verb import (
     ADVANCE,
     AWARENESS,
@@ -89,6 +90,7 @@ def make_mission_script(env, side: int, *, moves: bool = True) -> ScriptedPolicy
             fire=jnp.where(waits, 0.0, scenario.fire[side]),
             known=known,
             still=jnp.broadcast_to(waits, own.shape),
+            spared=_spared(env, side, state),
         )
         battle_params = env.battle_params(scenario, params)
         motion, action = plain.compute_team_actions(
@@ -98,6 +100,12 @@ def make_mission_script(env, side: int, *, moves: bool = True) -> ScriptedPolicy
         return memory, jnp.concatenate([action, 2.0 * _status(state, own)[:, None] - 1.0], axis=1)
 
     return ScriptedPolicy(init, act)
+
+
+def _spared(env, side: int, state) -> jax.Array:
+    """Returns bool `[M]`: the mech is to be suppressed, and has not been for long enough."""
+    verb = staging.present_orders(state.scenario.orders, state.echelon.decision).verb[side]
+    return jnp.asarray(env.registry.flags("spares"))[verb] & (state.by_mech.pinned < TARGET_TIME)
 
 
 def _status(state, own: np.ndarray) -> jax.Array:

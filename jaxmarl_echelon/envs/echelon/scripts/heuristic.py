@@ -26,10 +26,13 @@ from jaxmarl_echelon.envs.echelon.battle.unit_tables import (
     MISSILE,
     MISSILE_SIGHT_RANGE,
     PAINTER,
+    PRIMARY,
     SCOUT,
     SECONDARY,
     SMOKE,
+    SPECIAL,
     STRAFE,
+    TERTIARY,
     TRIGGERS,
     VENT,
     WEAPON,
@@ -48,10 +51,14 @@ STUCK_STEP, STUCK_PATIENCE = 0.2, 10
 ESCAPE, BACKWARDS, SIDEWAYS = 9, (6, 8), (2, 5)
 VENT_HEAT, ECM_HEAT = 0.75, 0.7
 ECM, ECCM = 0.25, 0.75
+# A spared mech is hit again above this stability, or in the last substeps of its suppression.
+STEADY, LAPSE = 60.0, 4
 FULL_TURN = np.pi / 3.0
 # Largest bearing error at which each weapon is fired, rad.
 _AIM = np.zeros(len(WEAPONS), np.float32)
 _AIM[[LASER, FLAMER, MISSILE, GAUSS, AUTOCANNON, PAINTER]] = np.radians([60, 60, 90, 30, 30, 30])
+# Numbers that act above 0. Off is -1, as far from the threshold as on is: means of imitators tell both apart.
+_SWITCHES = np.array([PRIMARY, VENT, SECONDARY, TERTIARY, SPECIAL])
 _NEEDS_SIGHT = np.isin(np.arange(len(WEAPONS)), (LASER, FLAMER, PAINTER))
 
 
@@ -80,12 +87,15 @@ class TeamTask(NamedTuple):
       known: `[A, F]` bool; the mech knows about the enemy, enemies in the order of their indices. None
         for all.
       still: `[A]` bool; the mech only turns. None for no mech.
+      spared: `[M]` bool; mechs to keep down rather than to destroy: only their stability is shot at. None for
+        none.
     """
 
     zone: jax.Array
     fire: jax.Array
     known: jax.Array | None = None
     still: jax.Array | None = None
+    spared: jax.Array | None = None
 
 
 class NearestTarget(NamedTuple):
@@ -178,6 +188,9 @@ def compute_team_actions(
         aim = aim._replace(error=jnp.where(jnp.isfinite(aim.distance), aim.error, error))
     willing = jax.random.bernoulli(key_fire, brief.fire, (size,))
     fire = _fire(classes, aim) & (willing & (heat <= VENT_HEAT))[:, None]
+    if brief.spared is not None:
+        sparing = brief.spared[aim.target]
+        fire &= ~sparing[:, None] | _keeps_down(classes, aim, state.battle.mechs)
     base = base + fire
     base = base.at[:, YAW_RATE].set(jnp.clip(aim.error / FULL_TURN, -1.0, 1.0))
     base = base.at[:, VENT].set(heat > VENT_HEAT)
@@ -185,6 +198,7 @@ def compute_team_actions(
     base = base.at[:, SECONDARY].set(jnp.where(classes == SCOUT, warfare, base[:, SECONDARY]))
     if moves:
         base = jnp.where((memory.escape > 0)[:, None], _escape(memory), base)
+    base = base.at[:, _SWITCHES].set(jnp.where(base[:, _SWITCHES] > 0, base[:, _SWITCHES], -1.0))
     if brief.still is not None:
         throttle = jnp.where(brief.still[:, None], 0.0, base[:, [FORWARD, STRAFE]])
         base = base.at[:, [FORWARD, STRAFE]].set(throttle)
@@ -272,6 +286,17 @@ def _fire(classes, aim: NearestTarget) -> jax.Array:
     trigger = jnp.asarray(TRIGGERS)[classes]
     pulled = trigger[:, None, :] == jnp.arange(len(ACTIONS))[:, None]
     return jnp.any(pulled & wanted[:, None], axis=-1)
+
+
+def _keeps_down(classes, aim: NearestTarget, mechs) -> jax.Array:
+    """Returns bool `[A, 9]`: the trigger is the autocannon's, and the target needs another hit.
+
+    It does when it is steady, or when its suppression is about to end before the next shell arrives.
+    """
+    target = jax.tree.map(lambda leaf: leaf[aim.target], mechs)
+    needed = (target.stability > STEADY) | (target.suppressed <= LAPSE)
+    cannon = jnp.asarray(TRIGGERS)[classes, AUTOCANNON]
+    return (cannon[:, None] == np.arange(len(ACTIONS))) & (needed & (target.fallen == 0))[:, None]
 
 
 def _with_control(base, target_slots) -> jax.Array:

@@ -14,24 +14,27 @@ DEAD = 3
 
 
 @jax.jit
-def play(reported, alive, trouble, distance, inside, weight):
-    """Bonuses `[T, A]` of whole episodes of T decisions."""
+def play(reported, alive, trouble, distance, inside, over, weight):
+    """Bonuses `[T, A]` of whole episodes of T decisions; `over [T]` where they end."""
     acted = jnp.concatenate([jnp.ones_like(alive[:1]), alive[:-1]])
 
     def step(reports, now):
         return calibration.score_due_reports(reports, AgentCondition(*now), weight, reported.shape[0])
 
-    rows = (reported, acted, alive, trouble, distance, inside)
+    rows = (reported, acted, alive, trouble, distance, inside, over)
     return jax.lax.scan(step, calibration.empty_reports(reported.shape[1]), rows)[1]
 
 
-def episode(reported, alive=None, trouble=None, distance=None, inside=None, weight=calibration.WEIGHT):
-    """`play` of one agent, `[T]`; by default it lives, waits and is far from its objective."""
+def episode(
+    reported, alive=None, trouble=None, distance=None, inside=None, weight=calibration.WEIGHT, end=None
+):
+    """`play` of one agent, `[T]`; by default it lives, waits and is far from its objective; nothing ends."""
     time = len(reported)
     given = [(reported, 0.0), (alive, True), (trouble, False), (distance, 50.0), (inside, False)]
     columns = [np.full(time, default) if x is None else np.asarray(x) for x, default in given]
     wide = [jnp.asarray(np.tile(column[:, None], (1, AGENTS))) for column in columns]
-    return np.asarray(play(*(pad(x) for x in wide), jnp.float32(weight)))[:time, 0] * DECISIONS
+    over = np.arange(DECISIONS) == (DECISIONS if end is None else end)
+    return np.asarray(play(*(pad(x) for x in wide), over, jnp.float32(weight)))[:time, 0] * DECISIONS
 
 
 def pad(x):
@@ -87,7 +90,7 @@ def test_a_new_objective_does_not_count_as_an_advance():
     reports, bonuses = calibration.empty_reports(2), []
     for decision in range(2 * WINDOW):
         distance = jnp.full(2, 50.0 if decision < WINDOW else 10.0) - jnp.float32([0, decision >= 30])
-        now = AgentCondition(jnp.full(2, 0.5), still, still, ~still, distance, ~still)
+        now = AgentCondition(jnp.full(2, 0.5), still, still, ~still, distance, ~still, jnp.bool_(False))
         reports, bonus = calibration.score_due_reports(reports, now, jnp.float32(1.0), 1)
         reports = calibration.shift_report_distances(reports, jnp.full(2, -40.0 * (decision == WINDOW - 1)))
         bonuses.append(np.asarray(bonus))
@@ -108,6 +111,17 @@ def test_a_death_scores_every_pending_report_once(death):
     np.testing.assert_allclose(
         paid[WINDOW:death], 0.05 * (1 - (reported[: max(death - WINDOW, 0)] - 0.5) ** 2), atol=1e-6
     )
+
+
+@pytest.mark.parametrize("end", [0, 5, WINDOW, 45])
+def test_the_end_of_an_episode_scores_every_pending_report_once(end):
+    reported = np.random.default_rng(end).random(60)
+    distance = np.maximum(50.0 - 0.11 * np.arange(60), 50.0 - 0.11 * max(end - 5, 0))
+    paid = episode(reported, distance=distance, end=end)
+    pending = np.arange(max(end - WINDOW, 0), end + 1)
+    # It went on until five decisions before the end: later reports forecast an advance in vain.
+    found = np.where(distance[pending] - distance[end] >= calibration.ADVANCE, 0.7, 0.5)
+    assert paid[end] == pytest.approx(0.05 * np.sum(1 - (reported[pending] - found) ** 2), abs=1e-5)
 
 
 def test_the_bonus_fades_after_the_second_phase():

@@ -13,7 +13,7 @@ from mission_games import EAST, LIMIT, WEST, built
 
 from jaxmarl_echelon.config_sources import config_directory
 from jaxmarl_echelon.envs.check_env import check_env, random_actions
-from jaxmarl_echelon.envs.echelon.battle.unit_tables import PRIMARY, TERTIARY
+from jaxmarl_echelon.envs.echelon.battle.unit_tables import PRIMARY, SUPPRESSION, TERTIARY
 from jaxmarl_echelon.envs.echelon.commands import STATUS_REPORT
 from jaxmarl_echelon.envs.echelon.missions import results
 from jaxmarl_echelon.envs.echelon.missions.env import DEAD_SEE
@@ -22,7 +22,9 @@ from jaxmarl_echelon.envs.echelon.missions.pay.components import POTENTIALS
 from jaxmarl_echelon.envs.echelon.missions.rewards import make_mission_reward
 from jaxmarl_echelon.envs.echelon.missions.state import COMPONENTS, CONFIRMATION, NEVER, PAID, VERBS
 from jaxmarl_echelon.envs.echelon.missions.verbs.scout import SCOUT
+from jaxmarl_echelon.envs.echelon.missions.verbs.suppress import TARGET_TIME
 from jaxmarl_echelon.envs.echelon.observing.layout import SELF_FIELDS
+from jaxmarl_echelon.envs.echelon.scripts.heuristic import LAPSE, STEADY
 from jaxmarl_echelon.training.config import build
 
 # Of a scenario, what a team may know.
@@ -360,6 +362,25 @@ def test_a_team_reacts_to_enemies_that_it_sees_unless_it_is_hot(game, red):
     assert not (blind[:, [PRIMARY, TERTIARY]] > 0).any()
 
 
+def test_a_squad_that_suppresses_keeps_its_enemy_down_without_destroying_it(game):
+    script = game.env.scripts["heuristic_blue"]
+    act = jax.jit(lambda state: script.act(jax.random.key(0), script.init(), state, game.params)[1])
+
+    def pulled(verb="suppress", seconds=0.0, **enemy):
+        """Triggers of a medium mech seven voxels from an enemy ahead, whose condition `enemy` changes."""
+        changes = {name: [value] * 4 for name, value in enemy.items()}
+        state = game.start(verb, "assault", ((29.0, 20.0), (6.0, 26.0), *EAST), **changes)
+        timer = jnp.zeros((4, 4), jnp.int8).at[:2, 2:].set(1)
+        facts = state.by_mech.replace(timer=timer, pinned=jnp.full(4, seconds))
+        action = np.asarray(act(state.replace(by_mech=facts)))
+        return [trigger for trigger in (PRIMARY, TERTIARY) if action[0, trigger] > 0]
+
+    assert pulled("overwatch") == pulled(seconds=TARGET_TIME) == [PRIMARY, TERTIARY]
+    assert pulled() == pulled(stability=STEADY + 1, suppressed=SUPPRESSION) == [TERTIARY]
+    assert pulled(stability=STEADY, suppressed=SUPPRESSION) == []
+    assert pulled(stability=STEADY, suppressed=LAPSE) == [TERTIARY]
+
+
 def test_a_patrol_follows_its_route(game, red):
     state = of_red(game.start(), disposition=ROUTE, awareness=WARM)
     route = jnp.broadcast_to(jnp.float32([[36.0, 36.0], [36.0, 4.0], [30.0, 4.0], [30.0, 36.0]]), (2, 4, 2))
@@ -413,6 +434,18 @@ def test_progress_shows_the_own_mission_in_the_mech_s_frame(game):
     assert seen["squad_left"] * 40 == pytest.approx(3.0, abs=0.1)
     assert seen["squad_ahead"] == pytest.approx(0.0, abs=0.02)
     assert fields_of(game, time, "progress", "red")["potential"] == pytest.approx(float(state.potential[1]))
+
+
+def test_contacts_show_what_suppression_has_done_to_them(game):
+    state = game.start("suppress", "assault", ((29.0, 20.0), (6.0, 26.0), *EAST), suppressed=[0, 0, 15, 0])
+    facts = state.by_mech.replace(pinned=jnp.float32([0, 0, 2.0, 0]))
+    state, time = game.step(state.replace(by_mech=facts))
+    fields = game.env.layout["contacts"].fields
+    rows = np.asarray(game.block(time, "contacts"))[0]
+    enemy = dict(zip(fields, rows[rows[:, fields.index("hostile")] == 1][0], strict=True))
+    # A decision has five substeps; the enemy's stability is whole.
+    assert enemy["suppressed"] == pytest.approx(10 / SUPPRESSION) and enemy["under_fire"] == 1
+    assert enemy["suppression"] == pytest.approx(2.0 / TARGET_TIME)
 
 
 def test_cells_are_shown_until_the_squad_has_entered_them(game):

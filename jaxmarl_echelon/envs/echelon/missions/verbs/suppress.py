@@ -1,5 +1,7 @@
 """Suppress: keep enemies down by fire. Reference: docs/reference/echelon.md 15.2."""
 
+from dataclasses import replace
+
 import jax
 
 from jaxmarl_echelon.envs.echelon.missions.measures.outcome import OutcomeRecord, clipped_ratio
@@ -33,4 +35,7 @@ SUPPRESS = Verb(
     ),
     begins=CONTACT,
     void_without_enemies=True,
+    spares=True,
 )
+# The same order for comparisons: a script fires all weapons at the enemies, which destroys them too soon.
+FIRES_ALWAYS = replace(SUPPRESS, spares=False)

@@ -83,6 +83,7 @@ class Verb:
     complete: float | None = None
     ends_with_enemies: bool = False
     void_without_enemies: bool = False
+    spares: bool = False
     drive: str = ADVANCE
     begins: str = PLACE
     watches: bool = False
