@@ -43,4 +43,4 @@ def _find_keys(name: str, node: DictConfig) -> list[str]:
     ends: dict[str, str] = {}
     for key in flatten_leaves(node):
         ends.setdefault(key.rpartition(".")[2], key)
-    return [ends[end] for end in find_similar(name, ends)]
+    return [ends[end] for end in ([name] if name in ends else find_similar(name, ends))]

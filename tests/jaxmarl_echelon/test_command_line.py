@@ -42,7 +42,7 @@ def rivals(folder):
         ("lerning_rate=1", ["lerning_rate=1", "unknown key"]),
         ("pool.shares={magic: 1}", ["pool.shares={magic: 1}", "unknown key", "mirror, pfsp, fixed"]),
         ("algo=ddpg", ["algo=ddpg", "unknown algo", "ppo"]),
-        ("env=f111", ["env=f111", "f110", "f110_race"]),
+        ("env=f111", ["env=f111", "unknown env; did you mean f110?"]),
         ("reward=gaplock", ["reward=gaplock", "gaplock_full"]),
         ("algo", ["algo", "KEY=VALUE"]),
         ("seed=[1", ["seed=[1"]),

@@ -73,7 +73,7 @@ def test_names_are_suggested_only_among_many(name, many, said):
 
 
 CONFIG = {
-    "env": {f"setting_{n}": n for n in range(20)} | {"lidar_beams": 108},
+    "env": {f"setting_{n}": n for n in range(20)} | {"lidar_beams": 108, "lidar_beam": 1},
     "algo": {"gamma": 0.99, "core": {"width": 4}},
     "seed": 0,
 }
@@ -83,6 +83,10 @@ CONFIG = {
     ("key", "said"),
     [
         ("env.lidar_beems", "unknown key; did you mean env.lidar_beams?"),
+        (
+            "lidar_beems",
+            "unknown key; did you mean env.lidar_beams or env.lidar_beam? Allowed here: env, algo, seed",
+        ),
         ("lidar_beams", "unknown key; did you mean env.lidar_beams? Allowed here: env, algo, seed"),
         ("width", "unknown key; did you mean algo.core.width? Allowed here: env, algo, seed"),
         ("algo.gama", "unknown key; did you mean algo.gamma? Allowed here: gamma, core"),
