@@ -44,7 +44,7 @@ ALGOS = {
     "a2c": A2CConfig(**SMALL, normalize_reward=True, policy_average=0.5),
     "tqc": TQCConfig(**SMALL, **REPLAY, n_critics=2, n_quantiles=5, drop_per_critic=1),
     "qmix": QMIXConfig(
-        **SMALL | REPLAY | {"replay": {"capacity": 160, "n_step": 2, "prioritized": True}},
+        **SMALL | REPLAY | {"replay": {"capacity": 160, "n_step": 2}},
         hyper_widths=(8,),
         mixing_width=8,
         target_period=3,
