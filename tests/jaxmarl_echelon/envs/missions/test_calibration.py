@@ -183,7 +183,7 @@ def test_honest_forecasts_maximise_the_bonus(danger, tempo):
     def total(reported):
         """Mean bonus of an episode."""
         flags = (state != DEAD, state == 2, np.full(state.shape, 50.0), state == 0)
-        return float(play(reported, *flags, jnp.float32(1.0)).sum(axis=0).mean())
+        return float(play(reported, *flags, np.zeros(len(state), bool), jnp.float32(1.0)).sum(axis=0).mean())
 
     best = total(honest)
     rivals = {
