@@ -18,6 +18,7 @@ from algos.off_policy.sac import SACConfig
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.curricula.base import constant_curriculum
+from jaxmarl_echelon.curricula.phased import phased_curriculum
 from jaxmarl_echelon.envs.base import Viewer
 from jaxmarl_echelon.envs.viewing.gif import limit_gif
 from jaxmarl_echelon.tracking.base import Sink, Tracker
@@ -247,7 +248,10 @@ def test_a_profiler_that_fails_is_reported_and_not_tried_again(tmp_path, monkeyp
 
 
 class Steered(probes.ObservationActionReward):
-    """With an action that SAC can learn."""
+    """With an action that SAC can learn, and a task that a curriculum can name."""
+
+    def task_params(self, settings):
+        return self.default_params()
 
     action = probes.Box((1,), -1.0, 1.0)
 
@@ -255,15 +259,19 @@ class Steered(probes.ObservationActionReward):
         return action[..., 0]
 
 
+def two_phases(env):
+    return phased_curriculum(env, [{"name": name} for name in ("early", "late")])
+
+
 @pytest.mark.parametrize("algo", [None, SACConfig(widths=(8,), batch_size=4, replay={"capacity": 512})])
 def test_programs_name_their_parts(algo):
-    program = ONCE.program(configure())
+    config = dataclasses.replace(configure(Steered), curriculum=two_phases)
     if algo is not None:
-        program = make_program(dataclasses.replace(configure(Steered), algo=algo, algos={}))
+        config = dataclasses.replace(config, algo=algo, algos={})
+    program = make_program(config)
     state = jax.eval_shape(program.init, jax.random.key(0))
     update = jax.jit(program.update).lower(state).as_text(debug_info=True)
-    learn = "learn" if algo is None else 'rollout/[^"]*/learn'
-    assert all(re.search(f'["/]{name}/', update) for name in ("rollout", learn, "curriculum"))
+    assert all(re.search(f'["/]{name}/', update) for name in ("rollout", "learn", "curriculum"))
     assess = jax.jit(program.assess).lower(state, jax.random.key(0)).as_text(debug_info=True)
     assert re.search('["/]evaluate/', assess)
 
