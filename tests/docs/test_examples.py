@@ -10,7 +10,17 @@ from functools import cache
 import documented
 import pytest
 
-from jaxmarl_echelon import command_line, evaluate, exploit, export, models, tournament, train
+from jaxmarl_echelon import (
+    command_line,
+    compare,
+    evaluate,
+    exploit,
+    export,
+    models,
+    report,
+    tournament,
+    train,
+)
 from jaxmarl_echelon.__main__ import list_commands
 from jaxmarl_echelon.config_sources import config_directory
 from jaxmarl_echelon.envs.drive.scenes import __main__ as scenes
@@ -19,6 +29,8 @@ PARSERS = {
     "train": train.parse_train_arguments,
     "evaluate": evaluate.parse_evaluate_arguments,
     "export": export.parse_export_arguments,
+    "compare": compare.parse_compare_arguments,
+    "report": report.parse_report_arguments,
     "tournament": tournament.parse_tournament_arguments,
     "exploit": exploit.parse_exploit_arguments,
     "models": models.parse_models_arguments,

@@ -115,5 +115,5 @@ def test_links_to_the_readme_lead_to_the_front_page(site):
     collected = {str(path): content for path, content in site("build").collect_pages().items()}
     assert "index.md" in collected and "README.md" not in collected
     index = collected["docs/index.md"].decode()
-    assert "(../index.md#train)" in index and "README.md)" not in index
+    assert "(../index.md#train)" in index and "(../README.md" not in index
     assert {"docs/pictures/f110_attack.gif", "CITATION.cff"} <= set(collected)
