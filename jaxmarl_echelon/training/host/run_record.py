@@ -312,17 +312,18 @@ class RunRecord:
 
     def _games(self, result: Evaluation) -> None:
         """Logs the recorded episodes as text."""
-        viewer = self.program.env.viewer
-        if viewer is None or not viewer.tells or self.program.curriculum.stages:
+        recorded = recorded_episodes(result)
+        if not recorded or not self.program.env.viewer.tells or self.program.curriculum.stages:
             return
-        for index in recorded_episodes(result):
-            row = viewer.row(result, index)
+        for index in recorded:
+            row = self.program.env.viewer.row(result, index)
             self.tracker.log("games", self.step, {"episode": index + 1, **row})
 
     def offer_replay(self, result: Evaluation, tracker: Tracker) -> None:
         """Offers the replay of the first sound episode that an evaluation recorded to a tracker."""
-        viewer, recorded = self.program.env.viewer, recorded_episodes(result)
+        recorded = recorded_episodes(result)
         if recorded:
+            viewer = self.program.env.viewer
             tracker.replay(self.step, lambda path: viewer.replay(path, result, recorded[0]))
 
     def training_score(self, metrics: dict[str, float]) -> list[str]:
