@@ -21,6 +21,9 @@ NAMESPACES = (
 
 Values = Mapping[str, float | int | str]
 
+# Methods that sinks written for earlier versions lack.
+LATER = ("replay", "media")
+
 
 @dataclass(frozen=True)
 class RunInfo:
@@ -205,7 +208,7 @@ class Tracker:
 
     def member_sinks(self) -> dict[str, Sink]:
         """Returns sinks for one run of a group, by name; to be called before `open`."""
-        found = {name: sink.for_member() for name, sink in self._sinks.items()}
+        found = {name: sink.for_member() for name, sink in self._sinks.items() if hasattr(sink, "for_member")}
         return {name: sink for name, sink in found.items() if sink is not None}
 
     def flush(self) -> None:
@@ -230,6 +233,8 @@ class Tracker:
 
     def _each(self, method: str, *arguments: Any) -> None:
         for name, sink in list(self._sinks.items()):
+            if method in LATER and not hasattr(sink, method):
+                continue
             try:
                 getattr(sink, method)(*arguments)
             except Exception as error:

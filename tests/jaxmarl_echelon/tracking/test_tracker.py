@@ -100,3 +100,32 @@ def test_warnings_go_to_stderr_where_no_sink_shows_events(tmp_path, capsys):
         with Tracker({"one": sink}).open(run_info(tmp_path)) as tracker:
             tracker.warn(0, "left out: a")
         assert capsys.readouterr().err == said and ("event", 0, "left out: a") in sink.calls
+
+
+class Early:
+    """A sink with the methods that every version had."""
+
+    def __init__(self):
+        self.calls = []
+
+    def open(self, run):
+        self.calls.append("open")
+
+    def flush(self):
+        self.calls.append("flush")
+
+    def close(self):
+        self.calls.append("close")
+
+
+def test_sinks_of_earlier_versions_are_kept(tmp_path, capsys):
+    """They have no replays, media or members."""
+    sink = Early()
+    tracker = Tracker({"early": sink})
+    assert tracker.member_sinks() == {}
+    with tracker:
+        tracker.open(run_info(tmp_path))
+        tracker.replay(0, lambda path: None)
+        tracker.media(0, "episode", tmp_path / "episode.gif")
+        tracker.flush()
+    assert sink.calls == ["open", "flush", "close"] and capsys.readouterr().err == ""
