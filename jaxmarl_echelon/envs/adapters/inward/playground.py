@@ -31,9 +31,20 @@ def make(
     config = registry.get_default_config(name)
     chosen = dict(options or {}) | ({"impl": impl} if "impl" in config else {})
     try:
+        require_known_options(config, chosen)
         config.update_from_flattened_dict(chosen)
         env = registry.load(name, config=config)
         length = read_length(episode_length, int(config.episode_length))
         return Simulator(name, env, length, int(config.get("action_repeat", 1)))
     except (TypeError, ValueError, AssertionError, NotImplementedError, KeyError) as error:
         raise ValueError(f"env.options={chosen}: MuJoCo Playground cannot make {name}: {error}") from error
+
+
+def require_known_options(config: Mapping, options: Mapping[str, object]) -> None:
+    """Raises ValueError for a dotted key that a configuration lacks; Playground would ignore it."""
+    for key in options:
+        node = config
+        for part in key.split("."):
+            if part not in node:
+                raise ValueError(f"unknown option {key}; allowed: {', '.join(sorted(node))}")
+            node = node[part]

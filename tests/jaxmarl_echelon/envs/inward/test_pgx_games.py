@@ -115,7 +115,7 @@ def test_a_game_can_be_a_draw_by_its_moves():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"name": "conect_four"}, "env.name=conect_four: unknown to PGX; did you mean connect_four"),
+        ({"name": "conect_four"}, "env.name=conect_four: unknown to PGX; allowed: animal_shogi, backgammon"),
         ({"name": "tic_tac_toe", "moves": 10}, "env.moves=10: must be"),
         ({"name": "tic_tac_toe", "opponent": "best"}, "env.opponent=best: unknown; allowed: random"),
     ],

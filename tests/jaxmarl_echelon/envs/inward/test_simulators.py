@@ -111,7 +111,10 @@ def play_and_repeat(env, plays, steps):
     @jax.jit
     def both(keys):
         states, _, times, actions, _ = jax.vmap(lambda key: play_at_random(key, env, steps, params)[1])(keys)
-        flat = [jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), one) for one in (states, times, actions)]
+        flat = [
+            jax.tree.map(lambda x: x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]), one)
+            for one in (states, times, actions)
+        ]
         return *flat[:2], jax.vmap(env._env.step)(flat[0].own, flat[2][ROLE][:, 0])
 
     states, times, theirs = jax.device_get(both(keys))
@@ -141,7 +144,7 @@ def test_ends_are_those_of_brax():
 def test_brax_is_made_by_name():
     env = brax.make("fast", episode_length=30)
     assert env.spec.episode_limit == 30
-    with pytest.raises(ValueError, match=r"env.name=aunt: unknown to brax; did you mean ant"):
+    with pytest.raises(ValueError, match=r"env.name=aunt: unknown to brax; allowed: ant, fast"):
         brax.make("aunt")
     with pytest.raises(ValueError, match=r"env.episode_length=0: must be"):
         brax.make("fast", episode_length=0)
