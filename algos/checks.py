@@ -41,11 +41,16 @@ def find_similar(given: object, names: Iterable[str], limit: int = 2) -> list[st
     return [by_lower[one] for one in difflib.get_close_matches(str(given).lower(), by_lower, limit)]
 
 
-def suggest_names(given: object, names: Collection[object]) -> str:
-    """Formats what a message says of an unknown name: all `names` if few, the closest ones of many."""
+def suggest_names(given: object, names: Collection[object], shown: Collection[object] | None = None) -> str:
+    """Formats what a message says of an unknown name: all `names` if few, the closest ones of many.
+
+    Where none of many is close, all of `shown` are listed, by default the names.
+    """
     known = [str(name) for name in names]
     close = find_similar(given, known) if len(known) > LISTED else []
-    return f"did you mean {' or '.join(close)}?" if close else f"allowed: {', '.join(known)}"
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    return f"allowed: {', '.join(str(name) for name in (known if shown is None else shown))}"
 
 
 def require_choice(key: str, value: T, allowed: Iterable[object], what: str = "unknown") -> T:

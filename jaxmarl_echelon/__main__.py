@@ -9,6 +9,7 @@ from importlib.metadata import distribution
 from importlib.util import find_spec
 from pathlib import Path
 
+from algos.checks import suggest_names
 from jaxmarl_echelon import command_line
 
 PACKAGE = "jaxmarl_echelon"
@@ -44,7 +45,7 @@ def main() -> None:
     typed = [argument for argument in sys.argv[1:] if argument not in ("-h", "--help")]
     if typed:
         known = [module.removeprefix(f"{PACKAGE}.") for module, _ in commands.values()]
-        meant = command_line.suggest_names(typed[0], known)
+        meant = suggest_names(typed[0], known)
         raise command_line.UsageError(f"{typed[0]}: type python -m {PACKAGE}.COMMAND; {meant}")
     print(f"usage: python -m {PACKAGE}.COMMAND, or the installed name; --help shows a command's arguments\n")
     for name, (module, summary) in commands.items():

@@ -2,9 +2,10 @@
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Sequence
 
-from algos.checks import suggest_names
+from algos.checks import LISTED, suggest_names
 
 # Environments of this library step on the host; these folders of `conf/env` have ports of many of them.
 HOST_LIBRARY = "gymnasium/"
@@ -21,7 +22,16 @@ def unknown_option_message(group: str, value: str, allowed: Sequence[str]) -> st
     """
     if group == "env" and value.startswith(HOST_LIBRARY):
         return _host_library_message(value, allowed)
-    return f"{group}={value}: unknown {group}; {suggest_names(value, allowed)}"
+    return f"{group}={value}: unknown {group}; {suggest_names(value, allowed, _shorten_folders(allowed))}"
+
+
+def _shorten_folders(options: Sequence[str]) -> list[str]:
+    """Replaces the options of folders with many by `FOLDER/NAME`."""
+    folders = Counter(one.partition("/")[0] for one in options)
+    shown = (
+        f"{folder}/NAME" if folders[folder := one.partition("/")[0]] > LISTED else one for one in options
+    )
+    return list(dict.fromkeys(shown))
 
 
 def _host_library_message(value: str, allowed: Sequence[str]) -> str:

@@ -75,7 +75,7 @@ def test_flat_keys_survive_a_round_trip(kind):
 @pytest.mark.parametrize(
     ("kind", "given", "message"),
     [
-        (GaplockSettings, {"lidar": 3}, "env.lidar: unknown; allowed: map, "),
+        (GaplockSettings, {"lidar": 3}, "env.lidar: unknown; did you mean lidar_fov or "),
         (GaplockSettings, {"dt": 1}, "env.dt=1: must be a number from 0.0001 to 0.1"),
         (GaplockSettings, {"integrator": "rk5"}, "env.integrator=rk5: unknown; allowed: "),
         (RaceSettings, {"cars": 1.5}, "env.cars=1.5: must be a whole number"),
