@@ -403,7 +403,8 @@ def test_evaluate_writes_all_outputs_of_a_viewer(methods, tmp_path):
     written = []
     draw = {name: lambda self, path, *_, name=name: written.append((name, path.name)) for name in methods}
     viewer = type("Drawing", (base.Viewer,), draw | {"snapshot": None})()
-    program = SimpleNamespace(evaluate=lambda run, key, record, episodes, world: run, world=())
+    env = SimpleNamespace(viewer=viewer)
+    program = SimpleNamespace(evaluate=lambda run, key, record, episodes, world: run, world=(), env=env)
     console = SimpleNamespace(print=lambda *_: None)
     evaluate.show_episodes(program, SimpleNamespace(seed=0), jnp.zeros(1), viewer, 4, tmp_path, 3, console)
     files = {"picture": "trajectories.png", "animation": "episode_3.gif", "replay": "replay.html"}
