@@ -44,10 +44,10 @@ PEER = {
 }
 
 
-def make_learner(config, rows: int = ROWS):
-    """An agent of the sizes above that learns from this many parallel agents."""
+def make_learner(config):
+    """An agent of the sizes above."""
     action = ActionSpec("continuous", (ACTION,))
-    return config.make((OBSERVATION,), action, samples=rows, updates=1, episode_limit=750, goal=None)
+    return config.make((OBSERVATION,), action, samples=ROWS, updates=1, episode_limit=750, goal=None)
 
 
 def compile_call(call, *arguments, options: Mapping[str, str] | None):
@@ -98,11 +98,17 @@ def replay_updates(name: str, tuned: bool):
     return call, (state, jax.random.key(1)), 4 * GRADIENT_STEPS, seconds
 
 
-def made_up_rollout(key: jax.Array, horizon: int, rows: int) -> Rollout:
-    """A rollout of random observations, actions and rewards, one agent per environment."""
-    shape = (horizon, rows, 1)
-    zeros, no = jnp.zeros(shape), jnp.zeros(shape, bool)
-    return Rollout(
+def rollout_updates(name: str, tuned: bool):
+    """As `replay_updates`, for rollout learners: 16 agents, 128 or 16 decisions."""
+    if name == "ppo":
+        config = PPOConfig(horizon=128, epochs=10, num_minibatches=32, normalize_observation=False)
+    else:
+        config = A2CConfig(horizon=16, normalize_observation=False)
+    steps = config.epochs * config.num_minibatches if name == "ppo" else 1
+    agent = make_learner(config)
+    shape = (config.horizon, ROWS, 1)
+    key, zeros, no = jax.random.key(0), jnp.zeros(shape), jnp.zeros(shape, bool)
+    rollout = Rollout(
         obs=jax.random.normal(key, (*shape, OBSERVATION)),
         action=jax.random.normal(key, (*shape, ACTION)),
         extras={"log_prob": zeros - 2.0, "value": zeros},
@@ -116,17 +122,6 @@ def made_up_rollout(key: jax.Array, horizon: int, rows: int) -> Rollout:
         carry=(),
         last_value=jnp.zeros(shape[1:]),
     )
-
-
-def rollout_updates(name: str, tuned: bool):
-    """As `replay_updates`, for rollout learners: 16 agents, 128 or 16 decisions."""
-    if name == "ppo":
-        config = PPOConfig(horizon=128, epochs=10, num_minibatches=32, normalize_observation=False)
-    else:
-        config = A2CConfig(horizon=16, normalize_observation=False)
-    steps = config.epochs * config.num_minibatches if name == "ppo" else 1
-    agent, key = make_learner(config), jax.random.key(0)
-    rollout = made_up_rollout(key, config.horizon, ROWS)
     state = jax.jit(agent.init)(key)
     call, seconds = compile_call(
         lambda state: agent.update(state, key, rollout)[0],
