@@ -22,7 +22,15 @@ GROUPS = {
 TARGET = re.compile(r"^_target_: (\S+)", re.MULTILINE)
 HIDDEN = ("_target_", "_convert_", "defaults", "hydra")
 DECLARATION = "keys of your own below:"
-GYMNAX, GAMES = "gymnax", "textgames"
+GAMES = "textgames"
+# Libraries whose environments share a page.
+LIBRARIES = {
+    "gymnax": "gymnax",
+    "jaxmarl": "JaxMARL",
+    "brax": "brax",
+    "playground": "MuJoCo Playground",
+    "pgx": "PGX",
+}
 
 
 class Setting(NamedTuple):
@@ -169,15 +177,21 @@ def format_environment(conf: Path, docs: Path, name: str) -> str:
 def format_overview(conf: Path, names: list[str]) -> str:
     """Formats the page that lists the environments with one line each."""
     rows = []
-    for name in sorted(names, key=lambda name: (name.startswith(GYMNAX), "/" in name)):
+    for name in sorted(names, key=lambda name: (_library(name) is not None, "/" in name)):
         text = (conf / "env" / f"{name}.yaml").read_text().partition("\n")[0]
-        page = GYMNAX if name.startswith(GYMNAX) else name
+        page = _library(name) or name
         rows.append(f"| [{name}]({page}.md) | {_escape(text.lstrip('# '))} |")
     shown = [name for name in names if "/" not in name]
-    listed = "\n".join([*shown, GAMES, GYMNAX])
+    listed = "\n".join([*shown, GAMES, *LIBRARIES])
     table = "\n".join(["| Environment | Task |", "|---|---|", *rows])
     contents = f"```{{toctree}}\n:hidden:\n\n{listed}\n```"
     return f"# All environments and their settings\n\n{table}\n\n{contents}\n"
+
+
+def _library(name: str) -> str | None:
+    """Returns the library that an environment comes from; None for the project's own."""
+    folder = name.partition("/")[0]
+    return folder if folder in LIBRARIES else None
 
 
 def _defaults(text: str) -> list[str]:
@@ -205,18 +219,20 @@ def generate_pages(conf: Path, docs: Path) -> dict[str, str]:
         )
         for group in ["env", *GROUPS]
     }
-    for name in (name for name in options["env"] if not name.startswith(GYMNAX)):
+    for name in (name for name in options["env"] if _library(name) is None):
         pages[f"environments/{name}.md"] = format_environment(conf, docs, name)
     pages["environments/index.md"] = format_overview(conf, options["env"])
-    gymnax = [name for name in options["env"] if name.startswith(GYMNAX)]
-    files = {name: (conf / "env" / f"{name}.yaml").read_text() for name in gymnax}
-    sections = "\n".join(format_file("env", name, text) for name, text in files.items())
+    for library, title in LIBRARIES.items():
+        theirs = [name for name in options["env"] if _library(name) == library]
+        files = {name: (conf / "env" / f"{name}.yaml").read_text() for name in theirs}
+        sections = "\n".join(format_file("env", name, text) for name, text in files.items())
+        guide = "[Guide](../docs/libraries.md)"
+        pages[f"environments/{library}.md"] = f"# Environments of {title}\n\n{guide}\n\n{sections}"
     games = [name for name in options["env"] if name.startswith(f"{GAMES}/")]
     listed = "\n".join(games)
     pages[f"environments/{GAMES}.md"] = (
         f"# Games\n\n[Guide](../docs/games.md)\n\n```{{toctree}}\n:maxdepth: 1\n\n{listed}\n```\n"
     )
-    pages["environments/gymnax.md"] = f"# Environments of gymnax\n\n{sections}"
     for group, title in GROUPS.items():
         files = {name: (conf / group / f"{name}.yaml").read_text() for name in options[group]}
         sections = "\n".join(format_file(group, name, text) for name, text in files.items())

@@ -80,7 +80,7 @@ def test_every_environment_and_group_has_a_page(site, repository):
     pages = site("setting_pages").generate_pages(repository / "conf", repository / "docs")
     for path in (repository / "conf" / "env").rglob("*.yaml"):
         name = str(path.relative_to(repository / "conf" / "env").with_suffix(""))
-        page = "gymnax" if name.startswith("gymnax") else name
+        page = name.partition("/")[0] if name.partition("/")[0] in site("setting_pages").LIBRARIES else name
         assert f"env={name}" in pages[f"environments/{page}.md"]
     groups = {path.name for path in (repository / "conf").iterdir() if path.is_dir()} - {"env", "hydra"}
     assert {f"settings/{group}.md" for group in groups} <= set(pages)
