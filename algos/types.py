@@ -118,7 +118,7 @@ class Rollout(struct.PyTreeNode):
 
 
 class Context(struct.PyTreeNode):
-    """What is known of agents at an observation besides it, axes `[E, A]`; None for what is not.
+    """Facts about agents at an observation, axes `[E, A]`; None for unknown ones.
 
     Attributes:
       alive: `[E, A]` bool; the agent acts on the observation, or its trajectory was truncated there.

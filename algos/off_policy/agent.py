@@ -17,7 +17,7 @@ from algos.off_policy.learning import (
     store_decision,
 )
 from algos.off_policy.replay.replay import Replay, make_replay
-from algos.off_policy.replay.rings import PLAIN_ROWS, RowLayout
+from algos.off_policy.replay.rings import PLAIN_ROWS, ReplayRowLayout
 from algos.off_policy.settings import OffPolicySettings
 from algos.optim.optimizers import init_adam
 from algos.optim.small_batches import step_on_few_rows
@@ -143,8 +143,8 @@ class ReplayLearner(OffPolicySettings):
         except ValueError as error:
             raise ValueError(f"shards={shards}: in each, {error}" if shards > 1 else str(error)) from None
 
-    def layout(self, action: ActionSpec, critic_shape: tuple[int, ...] | None, team: int) -> RowLayout:
-        """Returns what the replay stores with each step besides observations, actions and rewards."""
+    def layout(self, action: ActionSpec, critic_shape: tuple[int, ...] | None, team: int) -> ReplayRowLayout:
+        """Returns the contents of replay rows in addition to observations, actions and rewards."""
         del action, critic_shape, team
         return PLAIN_ROWS
 

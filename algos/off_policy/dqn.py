@@ -31,7 +31,7 @@ from algos.off_policy.learning import (
     update_targets,
 )
 from algos.off_policy.networks import make_layers
-from algos.off_policy.replay.rings import RowLayout, Sample
+from algos.off_policy.replay.rings import ReplayRowLayout, Sample
 from algos.types import ActionSpec, Context, Metrics, ObservationSpec, PyTree, Transition
 
 
@@ -84,10 +84,10 @@ class ActionValueSettings(ReplayLearner):
         """Whether there is a recurrent core."""
         return self.core.kind != "none"
 
-    def layout(self, action: ActionSpec, critic_shape: tuple[int, ...] | None, team: int) -> RowLayout:
+    def layout(self, action: ActionSpec, critic_shape: tuple[int, ...] | None, team: int) -> ReplayRowLayout:
         """Returns the layout with the legal actions of the next observation."""
         del critic_shape, team
-        return RowLayout(next_context=Context(mask=jax.ShapeDtypeStruct((action.mask_size,), bool)))
+        return ReplayRowLayout(next_context=Context(mask=jax.ShapeDtypeStruct((action.mask_size,), bool)))
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def make_value_method(
 
 
 class ValueParts(NamedTuple):
-    """What learners of action values consist of; see `make_value_method`.
+    """Network and losses of learners of action values; see `make_value_method`.
 
     Attributes:
       network: whose distribution is `ActionValues`.

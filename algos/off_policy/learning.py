@@ -174,7 +174,7 @@ def gradient_step(
 def merge_rows(statistics: Statistics, rows: Transition) -> Statistics:
     """Merges the observations of rows `[N]`, and the critics' own where these have statistics.
 
-    Rows of several agents (see `RowLayout`) have `context.alive`, `[N, A]`.
+    Rows of several agents (see `ReplayRowLayout`) have `context.alive`, `[N, A]`.
     """
     alive = rows.alive if rows.context is None else rows.context.alive
     if not isinstance(statistics, Asymmetric):

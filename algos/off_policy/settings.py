@@ -112,7 +112,7 @@ class OffPolicySettings(LearnerSettings):
 
 @dataclass(frozen=True)
 class ActorCriticSettings(OffPolicySettings):
-    """Settings of learners with an actor and an ensemble of critics, besides those of `OffPolicySettings`.
+    """Settings of learners with an actor and an ensemble of critics, in addition to `OffPolicySettings`.
 
     Attributes:
       critic_widths: hidden layers of every critic; None for the same as `widths`, those of the actor.

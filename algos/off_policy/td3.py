@@ -31,7 +31,7 @@ from algos.types import ActionSpec, Metrics, ObservationSpec
 
 @dataclass(frozen=True)
 class TD3Config(ActorCriticSettings, ReplayLearner):
-    """Settings of TD3, besides those of `ActorCriticSettings`; noise in units of half the action range.
+    """Settings of TD3, in addition to `ActorCriticSettings`; noise in units of half the action range.
 
     Attributes:
       policy_delay: critic steps per step of the actor and of the targets.

@@ -20,7 +20,7 @@ from algos.nets.encoders import encoded_blocks
 from algos.nets.networks import MLP, Layers, Linear, flatten_features
 from algos.off_policy.dqn import ActionValueSettings, make_value_method, next_mask
 from algos.off_policy.learning import OffPolicyMethod
-from algos.off_policy.replay.rings import RowLayout
+from algos.off_policy.replay.rings import ReplayRowLayout
 from algos.types import ActionSpec, Context, ObservationSpec, PyTree, Transition
 
 TEAM_REWARDS = ("sum", "mean")
@@ -29,7 +29,7 @@ HYPER_GAIN = 0.5
 
 
 @dataclass(frozen=True)
-class TeamSettings(ActionValueSettings):
+class TeamValueSettings(ActionValueSettings):
     """Settings of learners of teams, in addition to those of `ActionValueSettings`.
 
     A transition is one of the whole team: it counts once in `learning_starts`, `epsilon_transitions` and the
@@ -50,14 +50,14 @@ class TeamSettings(ActionValueSettings):
         super().__post_init__()
         require_choice("team_reward", self.team_reward, TEAM_REWARDS)
 
-    def layout(self, action: ActionSpec, critic_shape: tuple[int, ...] | None, team: int) -> RowLayout:
+    def layout(self, action: ActionSpec, critic_shape: tuple[int, ...] | None, team: int) -> ReplayRowLayout:
         """Returns the layout with the agents that are alive, the next legal actions, and the states."""
         alive = jax.ShapeDtypeStruct((team,), bool)
         state = None
         if self.mixes_states and critic_shape is not None:
             state = jax.ShapeDtypeStruct((math.prod(critic_shape),), jnp.float32)
         mask = jax.ShapeDtypeStruct((team, action.mask_size), bool)
-        return RowLayout((team,), Context(alive, None, state), Context(alive, mask, state))
+        return ReplayRowLayout((team,), Context(alive, None, state), Context(alive, mask, state))
 
     def team_method(self, observation: ObservationSpec, action: ActionSpec, **mixer) -> OffPolicyMethod:
         """Builds the method of teams with this mixer; see `make_value_method`."""
@@ -77,8 +77,8 @@ class TeamSettings(ActionValueSettings):
 
 
 @dataclass(frozen=True)
-class VDNConfig(TeamSettings):
-    """Settings of value decomposition networks, those of `TeamSettings`."""
+class VDNConfig(TeamValueSettings):
+    """Settings of value decomposition networks, those of `TeamValueSettings`."""
 
     NAME: ClassVar[str] = "vdn"
 
@@ -88,8 +88,8 @@ class VDNConfig(TeamSettings):
 
 
 @dataclass(frozen=True)
-class QMIXConfig(TeamSettings):
-    """Settings of QMIX, in addition to those of `TeamSettings`.
+class QMIXConfig(TeamValueSettings):
+    """Settings of QMIX, in addition to those of `TeamValueSettings`.
 
     The state is the critics' own observation, that of the first agent that is alive, or in environments
     without one all agents' observations.
@@ -101,7 +101,7 @@ class QMIXConfig(TeamSettings):
 
     NAME: ClassVar[str] = "qmix"
     mixes_states: ClassVar[bool] = True
-    LISTS: ClassVar[tuple[str, ...]] = (*TeamSettings.LISTS, "hyper_widths")
+    LISTS: ClassVar[tuple[str, ...]] = (*TeamValueSettings.LISTS, "hyper_widths")
 
     mixing_width: int = 32
     hyper_widths: tuple[int, ...] = (64,)

@@ -221,7 +221,7 @@ def learn_values(
         if config.recurrent:
             inside = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), minibatch._replace(carry=(), idle=()))
             minibatch = inside._replace(carry=minibatch.carry)
-        grads, samples = jax.grad(value_loss, argnums=1, has_aux=True)(policy, params, minibatch)
+        grads, samples = jax.grad(action_value_loss, argnums=1, has_aux=True)(policy, params, minibatch)
         return grads, *sum_alive(samples, minibatch.alive), memory
 
     params, optimizer_state, metrics = run_epochs(
@@ -230,7 +230,9 @@ def learn_values(
     return params, optimizer_state, metrics | {"epsilon": rollout_epsilon(state)}
 
 
-def value_loss(policy: PolicyFunctions, params: PyTree, batch: ValueBatch) -> tuple[jax.Array, Metrics]:
+def action_value_loss(
+    policy: PolicyFunctions, params: PyTree, batch: ValueBatch
+) -> tuple[jax.Array, Metrics]:
     """Half the squared errors of the taken actions' values, averaged over the decisions.
 
     Args:

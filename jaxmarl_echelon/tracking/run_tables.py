@@ -23,7 +23,7 @@ class Measured(NamedTuple):
 def find_score(columns: Collection[str]) -> Measured:
     """Finds the score among the columns of evaluations; the mean return without one.
 
-    A score is the measure with an interval: `NAME_low` and `NAME_high` beside `NAME_rate` or `NAME`.
+    A score is the measure with an interval: `NAME_low` and `NAME_high` next to `NAME_rate` or `NAME`.
     """
     for low in columns:
         name = low.removesuffix("_low")

@@ -20,8 +20,8 @@ from algos.off_policy.replay.hindsight import STRATEGIES, EpisodeEnds, extend_en
 from algos.off_policy.replay.priorities import Priorities, SamplingRule, make_prioritized, make_uniform
 from algos.off_policy.replay.rings import (
     PLAIN_ROWS,
+    ReplayRowLayout,
     Ring,
-    RowLayout,
     init_ring,
     make_windows,
     read_samples,
@@ -187,7 +187,7 @@ def make_replay(
     goal: Goal | None = None,
     between: bool = False,
     observation_dtype: DTypeLike = jnp.float32,
-    layout: RowLayout = PLAIN_ROWS,
+    layout: ReplayRowLayout = PLAIN_ROWS,
 ) -> Replay:
     """Builds a replay.
 

@@ -10,8 +10,8 @@ from jax.typing import DTypeLike
 from algos.types import PyTree, Transition
 
 
-class RowLayout(NamedTuple):
-    """Shapes of what a ring stores with each step, besides the sizes of one agent.
+class ReplayRowLayout(NamedTuple):
+    """Shapes that a ring stores with each step, in addition to those of one agent.
 
     Attributes:
       team: `(A,)` for rows of A agents, whose observations and actions have this axis before their features;
@@ -25,7 +25,7 @@ class RowLayout(NamedTuple):
 
 
 # One agent, and nothing else.
-PLAIN_ROWS = RowLayout()
+PLAIN_ROWS = ReplayRowLayout()
 
 
 class Ring(struct.PyTreeNode):
@@ -151,7 +151,7 @@ def init_ring(
     observation_size: int,
     action_size: int,
     observation_dtype: DTypeLike = jnp.float32,
-    layout: RowLayout = PLAIN_ROWS,
+    layout: ReplayRowLayout = PLAIN_ROWS,
 ) -> Ring:
     """Returns an empty ring of zeros. Observations of any floating type are stored as float32."""
     shape, each = (rows, slots), (rows, slots, *layout.team)

@@ -234,6 +234,7 @@ class RunGroup(RunLoop):
 
     @override
     def policies(self, state):
+        """Returns every member's record and policy, without those that have diverged."""
         every = self.layout.fetch_to_host(jax.vmap(self.program.policy)(state))
         return [
             (record, take_member(every, index))

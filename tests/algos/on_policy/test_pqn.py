@@ -7,7 +7,7 @@ import pytest
 import yaml
 from value_cases import moved, numpy_values
 
-from algos.on_policy.pqn import PQNConfig, rollout_epsilon, value_loss, value_targets
+from algos.on_policy.pqn import PQNConfig, action_value_loss, rollout_epsilon, value_targets
 from algos.types import ActionSpec, ObservationSpec, Rollout
 
 T, E, A, F = 6, 2, 2, 4
@@ -85,7 +85,7 @@ def test_the_loss_is_that_of_the_taken_actions_in_a_network_of_normalised_layers
     config, _, state = learner()
     batch, params = batch_of(rollout_of()), moved(state.params)
     policy = config.networks(ObservationSpec((F,)), SIZES)
-    loss, samples = jax.jit(functools.partial(value_loss, policy))(params, batch)
+    loss, samples = jax.jit(functools.partial(action_value_loss, policy))(params, batch)
     values, (first, second) = numpy_values(params, np.asarray(batch.obs)), np.asarray(batch.action).T
     rows = np.arange(len(first))
     chosen = values[rows, first] + values[rows, 3 + second]

@@ -1,4 +1,4 @@
-"""How JaxMARL's environments end: their limits of steps, and which ends are true ones.
+"""Ends of JaxMARL's environments: their time limits, and their true ends.
 
 JaxMARL (0.2) reports ends and time limits alike in `dones`; their difference is found in states, where each
 family of environments has its clock. Games whose limit is a rule end truly when it is reached.

@@ -23,7 +23,7 @@ from jaxmarl_echelon.envs.trees import strip_weak_types
 
 
 class Facts(NamedTuple):
-    """What PGX does not tell about a game.
+    """Facts about a game that PGX does not provide.
 
     Attributes:
       moves: the most decisions of a game; backgammon, which has no limit, is a draw then.
