@@ -1,5 +1,6 @@
 """Dotted keys of a configuration, and messages for unknown ones."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -7,15 +8,12 @@ from omegaconf import DictConfig, OmegaConf
 from algos.checks import LISTED, find_similar
 
 
-def flatten_leaves(node: DictConfig, prefix: str = "") -> dict[str, Any]:
-    """Flattens nested mappings to values by dotted key."""
+def flatten_leaves(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flattens nested mappings to values by dotted key; empty mappings stay values."""
     found = {}
     for key, value in node.items():
-        found |= (
-            flatten_leaves(value, f"{prefix}{key}.")
-            if isinstance(value, DictConfig)
-            else {f"{prefix}{key}": value}
-        )
+        inside = isinstance(value, Mapping) and len(value) > 0
+        found |= flatten_leaves(value, f"{prefix}{key}.") if inside else {f"{prefix}{key}": value}
     return found
 
 

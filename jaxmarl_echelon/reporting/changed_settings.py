@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, cast
 from omegaconf import OmegaConf
 
 from jaxmarl_echelon import command_line
-from jaxmarl_echelon.reporting.recorded_runs import flatten_config
+from jaxmarl_echelon.config_keys import flatten_leaves
 
 # Written by a run into its configuration, or telling where it runs.
 _APART = ("choices", "files", "shards", "distributed", "run_name", "output_dir", "tracking", "resume")
@@ -34,8 +34,8 @@ def find_changed_settings(config: Mapping[str, Any]) -> list[ChangedSetting]:
     apart = (*_APART, *(key for key in choices if key not in known))
     overrides = [f"{key}={option}" for key, option in known.items() if key != _TUNING]
     default, _ = command_line.compose_config([*overrides, f"{_TUNING}=none"])
-    before = flatten_config(cast(dict[str, Any], OmegaConf.to_container(default)))
-    after = flatten_config(config)
+    before = flatten_leaves(cast(dict[str, Any], OmegaConf.to_container(default)))
+    after = flatten_leaves(config)
     return [
         ChangedSetting(key, str(before.get(key, UNSET)), str(value))
         for key, value in after.items()

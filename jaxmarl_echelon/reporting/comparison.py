@@ -61,7 +61,7 @@ class ScoredRun(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """MethodComparison of a method with a lower-ranked one.
+    """Comparison of a method with a lower-ranked one.
 
     Attributes:
       better, worse: names; `better` has the higher interquartile mean.

@@ -6,14 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jaxmarl_echelon.reporting.recorded_runs import RecordedRun, flatten_config, read_runs
+from jaxmarl_echelon.config_keys import flatten_leaves
+from jaxmarl_echelon.reporting.recorded_runs import RecordedRun, read_runs
 
 # Settings that do not make another method: seeds and variants are told apart by members, the rest says where
 # and how a run is executed and recorded.
 _APART = (
     "seed", "seeds", "ablate", "variants", "run_name", "output_dir", "resume", "distributed", "devices",
     "shards", "tracking", "choices", "files", "updates_per_chunk", "checkpoint_every", "eval_every",
-    "eval_episodes", "episode_rows", "replay",
+    "eval_episodes", "episode_rows", "replay", "video_every", "profile",
 )  # fmt: skip
 _MOST_KEYS = 3
 
@@ -97,7 +98,7 @@ def _require_tasks(method: Method, tasks: Mapping[str, Any]) -> None:
 
 def _name_task(run: RecordedRun, keys: Sequence[str]) -> str:
     """Names a run's task: its environment, and the values of further keys."""
-    settings = flatten_config(run.config)
+    settings = flatten_leaves(run.config)
     for key in keys:
         if key not in settings:
             raise ValueError(f"--task-keys={key}: no such key in the configuration of {run.folder}")
@@ -108,7 +109,7 @@ def _method_settings(run: RecordedRun, apart: Sequence[str]) -> dict[str, str]:
     """The settings that make a method, as text; a member's variant is one of them."""
     settings = {
         key: str(value)
-        for key, value in flatten_config(run.config).items()
+        for key, value in flatten_leaves(run.config).items()
         if key.split(".")[0] not in _APART and key not in apart
     }
     return settings | {"variant": run.variant}

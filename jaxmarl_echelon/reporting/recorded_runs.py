@@ -140,15 +140,6 @@ def read_run_config(folder: Path) -> dict[str, Any]:
     return found
 
 
-def flatten_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flattens nested mappings to values by dotted key; empty mappings stay values."""
-    found = {}
-    for key, value in config.items():
-        inside = isinstance(value, Mapping) and bool(value)
-        found |= flatten_config(value, f"{prefix}{key}.") if inside else {f"{prefix}{key}": value}
-    return found
-
-
 def measure_label(measured: Measured) -> str:
     """Names a measure for people."""
     return "return" if measured.column == RETURN else measured.column.removeprefix("avg_").replace("_", " ")

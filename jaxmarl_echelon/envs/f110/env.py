@@ -88,7 +88,7 @@ class F110(CarEnvironment):
         self._laps = np.asarray(simulation.bank.closed) & (length <= reach)
         names = tuple(point.name for point in limits.points)
         self.spec = _gaplock_spec(simulation, reward, names, params, observe_time, speed_limits)
-        self.baselines = ("random", "gaussian", "standing")
+        self.baselines = ("random", "gaussian", "standing", "blocking")
         by_itself = any(grid.name != "line2" for grid in maps)
         self.references = {"attacker": ("standing",)} if by_itself else {}
         self.controllers = {"attacker": "learner", "defender": "ftg"}

@@ -66,7 +66,7 @@ def collect_rollout(
     loop = partial(jax.lax.scan, segment, unroll=collector.segments == 1)
     run, (carries, played) = collectives.run_in_order(loop, met.start(run), inputs)
     run = met.end(run)
-    records, stories, metrics, flow, quarantined = jax.tree.map(
+    records, infos, metrics, flow, quarantined = jax.tree.map(
         lambda x: x.reshape((collector.horizon,) + x.shape[2:]), played
     )
     rollouts = {
@@ -79,7 +79,7 @@ def collect_rollout(
         for role, record in records.items()
     }
     learnt = {role: mean_over_steps(values) for role, values in metrics.items()}
-    return run, CollectedRollout(rollouts, learnt, flow, quarantined, stories)
+    return run, CollectedRollout(rollouts, learnt, flow, quarantined, infos)
 
 
 class _DecidedStep(NamedTuple):
@@ -107,7 +107,7 @@ def _step(
         collector.env, key_env, run.episodes, decisions.actions, draw, cut=met.cut(run, last)
     )
     decided = _DecidedStep(decisions, taught, make_step_record(run, transition))
-    records, stories = _records(collector, run, decided), _stories(collector, decided)
+    records, infos = _records(collector, run, decided), _trajectory_infos(collector, decided)
     policies, pending, metrics = _learn_from_step(collector, run, key_learn, decided)
     flow = met.tagged(run, episode_flow(run, transition))
     run = run.replace(
@@ -119,7 +119,7 @@ def _step(
         reset=transition.reset_next,
         stagger=jnp.maximum(run.stagger - 1, 0),
     )
-    return run, (records, stories, metrics, flow, transition.quarantined)
+    return run, (records, infos, metrics, flow, transition.quarantined)
 
 
 def _records(collector: RolloutSpec, run: RunState, decided: _DecidedStep) -> dict[str, dict]:
@@ -143,16 +143,16 @@ def _records(collector: RolloutSpec, run: RunState, decided: _DecidedStep) -> di
     }
 
 
-def _stories(collector: RolloutSpec, decided: _DecidedStep) -> dict[str, TrajectoryInfo]:
+def _trajectory_infos(collector: RolloutSpec, decided: _DecidedStep) -> dict[str, TrajectoryInfo]:
     """Inputs of the reward transforms of all learners that have some, by role."""
 
-    def story(number, seat, scored):
+    def info(number, seat, scored):
         moment = collector.part(seat, decided.moment)
-        return _story(collector.env.spec, seat, number, moment, scored=scored)
+        return _trajectory_info(collector.env.spec, seat, number, moment, scored=scored)
 
     return {
         role: concatenate_roles(
-            story(number, seat, credit.scored) for number, seat in enumerate(collector.seats(role))
+            info(number, seat, credit.scored) for number, seat in enumerate(collector.seats(role))
         )
         for role, credit in collector.credits.items()
     }
@@ -254,7 +254,9 @@ def _record(
     }
 
 
-def _story(spec: EnvSpec, role: str, number: int, moment: StepRecord, *, scored: bool) -> TrajectoryInfo:
+def _trajectory_info(
+    spec: EnvSpec, role: str, number: int, moment: StepRecord, *, scored: bool
+) -> TrajectoryInfo:
     """Inputs of the reward transforms for one decision of the learner's role `number`, `[E, A]`.
 
     If transforms use scores (`scored`), an agent's decisions are rewarded at the end of the episode, even if

@@ -74,7 +74,7 @@ class CollectedRollout(NamedTuple):
         gradient steps that each is of; NaN without any.
       flow: starts and ends of episodes, `[T, E]`.
       quarantined: `[T, E]` bool; the environment was reset because of a non-finite value.
-      stories: role name to the inputs of its learner's reward transforms.
+      transform_inputs: role name to the inputs of its learner's reward transforms.
     """
 
     rollouts: dict[str, Rollout]
