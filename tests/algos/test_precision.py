@@ -1,5 +1,7 @@
 """Effects of bfloat16 networks on a learner, and quantities that must not change."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -153,7 +155,7 @@ def test_actions_and_critics_of_learners_with_a_replay_keep_all_digits(config):
     obs = np.float32(np.random.default_rng(0).normal(size=(1024, cases.F)))
     # Not compiled as one program, in which XLA's CPU backend may leave roundings out.
     action, _ = agent.greedy(state, obs, (), np.zeros(1024, bool), None)
-    seen = action, method.predict(state.params["critic"], obs, action)
+    seen = action, method.predict(state.params["critic"], SimpleNamespace(obs=obs, action=action))
     assert all_float32(seen)
     assert min(map(digits, seen)) > 0.9
 
