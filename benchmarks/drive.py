@@ -28,8 +28,8 @@ from rich.console import Console
 from rich.table import Table
 from spread import bytes_per_environment
 
+from algos.defaults import config_directory
 from algos.optim.small_batches import lower_for_options
-from jaxmarl_echelon.config_sources import config_directory
 from jaxmarl_echelon.envs import episodes
 from jaxmarl_echelon.envs.check_env import random_actions
 from jaxmarl_echelon.envs.drive.codes import CELL, CROSSWALK, EDGE

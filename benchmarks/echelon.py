@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.table import Table
 from spread import bytes_per_environment, spread
 
+from algos.defaults import config_directory
 from algos.masks import select_rows
-from jaxmarl_echelon.config_sources import config_directory
 from jaxmarl_echelon.envs import episodes
 from jaxmarl_echelon.envs.echelon.battle import heat_and_stability, movement, projectiles, weapons
 from jaxmarl_echelon.envs.echelon.battle.state import TEAMS

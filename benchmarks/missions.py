@@ -32,7 +32,7 @@ from rich.console import Console
 from rich.table import Table
 from spread import bytes_per_environment
 
-from jaxmarl_echelon.config_sources import config_directory
+from algos.defaults import config_directory
 from jaxmarl_echelon.envs import episodes
 from jaxmarl_echelon.envs.echelon.missions.measures.credit import KINDS, CreditRule
 from jaxmarl_echelon.envs.echelon.missions.measures.success import COMPLETED

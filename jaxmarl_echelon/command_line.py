@@ -25,8 +25,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from algos.compiler import provide_collective_threads
+from algos.defaults import config_directory
 from jaxmarl_echelon.config_keys import flatten_leaves, unknown_key_message
-from jaxmarl_echelon.config_sources import Sources, config_directory
+from jaxmarl_echelon.config_sources import Sources
 from jaxmarl_echelon.terminal import lossy_output
 from jaxmarl_echelon.unknown_options import unknown_option_message
 

@@ -4,23 +4,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from algos.defaults import config_directory
+
 MAIN = "config"
-
-
-def config_directory() -> Path:
-    """Returns the absolute path of the `conf` directory.
-
-    It lies inside the package in a wheel, and at the top of the repository in a checkout or editable
-    install.
-
-    Raises:
-      FileNotFoundError: if neither exists.
-    """
-    package = Path(__file__).resolve().parent
-    for candidate in (package / "conf", package.parent / "conf"):
-        if candidate.is_dir():
-            return candidate
-    raise FileNotFoundError(f"no conf directory in {package} or {package.parent}")
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def test_wheel_holds_every_module_and_the_configuration(repository, wheel):
 
 
 def test_installed_package_finds_its_own_configuration(installed, repository, tmp_path):
-    command = "from jaxmarl_echelon.config_sources import config_directory; print(config_directory())"
+    command = "from algos.defaults import config_directory; print(config_directory())"
     found = Path(call(installed, "-c", command, cwd=tmp_path).strip())
     assert (found / "tracking" / "default.yaml").is_file()
     assert repository / "conf" != found

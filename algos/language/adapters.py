@@ -11,6 +11,7 @@ import numpy as np
 from flax import struct
 
 from algos import checks
+from algos.defaults import FROM_FILE, take_defaults_from
 from algos.types import PyTree
 
 # The adaptable products of a layer and their names in Hugging Face's files, `model.layers.{i}.` in front.
@@ -37,6 +38,7 @@ PEFT_FIXED = {
 }
 
 
+@take_defaults_from("algo/reinforce_lm:lora")
 @dataclass(frozen=True)
 class LoraSettings:
     """Sizes of adapters.
@@ -47,9 +49,9 @@ class LoraSettings:
       targets: products of every layer that have an adapter, of `PRODUCTS`.
     """
 
-    rank: int = 8
-    alpha: float = 16.0
-    targets: tuple[str, ...] = tuple(PRODUCTS)
+    rank: int = FROM_FILE
+    alpha: float = FROM_FILE
+    targets: tuple[str, ...] = FROM_FILE
 
     def __post_init__(self):
         checks.require_count("lora.rank", self.rank)

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from algos.checks import require_choice, require_count, require_range, require_whole
+from algos.defaults import FROM_FILE, take_defaults_from
 from algos.language.adapters import LoraSettings
 from algos.language.agent import make_language_agent
 from algos.language.buffer import BufferSettings
@@ -16,6 +17,7 @@ from algos.on_policy.traced_settings import TracedSettings
 from algos.types import ActionSpec, Agent
 
 
+@take_defaults_from("algo/reinforce_lm:fresh")
 @dataclass(frozen=True)
 class FreshSettings:
     """Architecture of a new base, in the family of Qwen 3 with tied embeddings.
@@ -25,13 +27,13 @@ class FreshSettings:
         `algos.language.model.DecoderSettings`.
     """
 
-    width: int = 64
-    layers: int = 2
-    heads: int = 4
-    kv_heads: int = 2
-    head_dim: int = 16
-    mlp_width: int = 192
-    theta: float = 1e4
+    width: int = FROM_FILE
+    layers: int = FROM_FILE
+    heads: int = FROM_FILE
+    kv_heads: int = FROM_FILE
+    head_dim: int = FROM_FILE
+    mlp_width: int = FROM_FILE
+    theta: float = FROM_FILE
 
     def __post_init__(self):
         for key in ("width", "layers", "heads", "kv_heads", "head_dim", "mlp_width"):
@@ -41,6 +43,7 @@ class FreshSettings:
             raise ValueError(f"fresh.kv_heads={self.kv_heads}: must divide fresh.heads={self.heads}")
 
 
+@take_defaults_from("algo/reinforce_lm:warm")
 @dataclass(frozen=True)
 class WarmSettings:
     """Supervised training of a new base on answers of random legal play.
@@ -51,9 +54,9 @@ class WarmSettings:
       batch: answers per step.
     """
 
-    steps: int = 400
-    learning_rate: float = 3e-3
-    batch: int = 256
+    steps: int = FROM_FILE
+    learning_rate: float = FROM_FILE
+    batch: int = FROM_FILE
 
     def __post_init__(self):
         require_count("warm.steps", self.steps)
@@ -66,6 +69,7 @@ MADE = FRESH, WARM = ("fresh", "warm")
 NODES = {"fresh": FreshSettings, "warm": WarmSettings, "lora": LoraSettings, "buffer": BufferSettings}
 
 
+@take_defaults_from("algo/reinforce_lm")
 @dataclass(frozen=True)
 class LanguageSettings(TracedSettings):
     """Settings of a language learner; see docs/language.md.
@@ -132,46 +136,46 @@ class LanguageSettings(TracedSettings):
     }
     reads_text: ClassVar[bool] = True
 
-    base: str = "fresh"
-    face: str = "text"
-    fresh: FreshSettings = field(default_factory=FreshSettings)
-    warm: WarmSettings = field(default_factory=WarmSettings)
-    lora: LoraSettings = field(default_factory=LoraSettings)
-    adapter: str | None = None
-    answer: str = "legal"
-    think: int = 0
-    max_tokens: int = 16
-    temperature: float = 1.0
-    top_p: float = 1.0
-    horizon: int = 8
-    loss: str = "reinforce"
-    critic: str = "none"
-    epochs: int = 1
-    micro_batch: int | None = None
-    accumulation: int | None = None
-    buffer: BufferSettings | None = None
-    correct: str = "auto"
-    kl_coefficient: float = 0.0
-    learning_rate: float = 1e-3
-    learning_rate_end: float = 1e-5
-    learning_rate_schedule: str = "linear"
-    entropy_coefficient: float = 0.05
-    entropy_coefficient_end: float = 0.01
-    entropy_coefficient_schedule: str = "linear"
-    clip: float = 0.2
-    clip_high: float | None = None
-    gamma: float = 1.0
-    gae_lambda: float = 1.0
-    value_coefficient: float = 0.5
-    max_grad_norm: float | None = 1.0
-    adam_eps: float = 1e-8
-    adam_beta1: float = 0.9
-    adam_beta2: float = 0.999
-    weight_decay: float = 0.0
+    base: str = FROM_FILE
+    face: str = FROM_FILE
+    fresh: FreshSettings = FROM_FILE
+    warm: WarmSettings = FROM_FILE
+    lora: LoraSettings = FROM_FILE
+    adapter: str | None = FROM_FILE
+    answer: str = FROM_FILE
+    think: int = FROM_FILE
+    max_tokens: int = FROM_FILE
+    temperature: float = FROM_FILE
+    top_p: float = FROM_FILE
+    horizon: int = FROM_FILE
+    loss: str = FROM_FILE
+    critic: str = FROM_FILE
+    epochs: int = FROM_FILE
+    micro_batch: int | None = FROM_FILE
+    accumulation: int | None = FROM_FILE
+    buffer: BufferSettings | None = FROM_FILE
+    correct: str = FROM_FILE
+    kl_coefficient: float = FROM_FILE
+    learning_rate: float = FROM_FILE
+    learning_rate_end: float = FROM_FILE
+    learning_rate_schedule: str = FROM_FILE
+    entropy_coefficient: float = FROM_FILE
+    entropy_coefficient_end: float = FROM_FILE
+    entropy_coefficient_schedule: str = FROM_FILE
+    clip: float = FROM_FILE
+    clip_high: float | None = FROM_FILE
+    gamma: float = FROM_FILE
+    gae_lambda: float = FROM_FILE
+    value_coefficient: float = FROM_FILE
+    max_grad_norm: float | None = FROM_FILE
+    adam_eps: float = FROM_FILE
+    adam_beta1: float = FROM_FILE
+    adam_beta2: float = FROM_FILE
+    weight_decay: float = FROM_FILE
     transforms: Any = None
-    total_updates: int | None = None
+    total_updates: int | None = FROM_FILE
     compute_dtype: str = "float32"
-    remat: bool = True
+    remat: bool = FROM_FILE
 
     def __post_init__(self):
         for key, kind in NODES.items():

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from algos.checks import require_choice, require_list, require_range, require_switches
+from algos.defaults import FROM_FILE
 from algos.nets.cores import Core, CoreConfig
 from algos.nets.distributions import Gaussian, MultiCategorical, SquashedGaussian
 from algos.nets.encoders import EncoderConfig, apply_encoder, make_encoder
@@ -116,10 +117,10 @@ class NetworkConfig:
 
     LISTS: ClassVar[tuple[str, ...]] = ("widths",)
 
-    widths: tuple[int, ...] = (256, 256)
-    activation: str = "tanh"
+    widths: tuple[int, ...] = FROM_FILE
+    activation: str = FROM_FILE
     compute_dtype: str = "float32"
-    encoder: EncoderConfig = EncoderConfig()
+    encoder: EncoderConfig = FROM_FILE
 
     def __post_init__(self):
         if isinstance(self.encoder, Mapping):
@@ -155,12 +156,12 @@ class ActorCriticConfig(NetworkConfig):
 
     LISTS: ClassVar[tuple[str, ...]] = (*NetworkConfig.LISTS, "value_widths", "initial_action")
 
-    value_widths: tuple[int, ...] | None = None
-    shared: bool = False
-    initial_std: float = 0.6
-    state_dependent_std: bool = False
-    squash: bool = False
-    initial_action: tuple[float, ...] | None = None
+    value_widths: tuple[int, ...] | None = FROM_FILE
+    shared: bool = FROM_FILE
+    initial_std: float = FROM_FILE
+    state_dependent_std: bool = FROM_FILE
+    squash: bool = FROM_FILE
+    initial_action: tuple[float, ...] | None = FROM_FILE
 
     def __post_init__(self):
         super().__post_init__()

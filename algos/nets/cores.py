@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from algos.checks import require_choice, require_count, require_range, require_switches
+from algos.defaults import FROM_FILE, take_defaults_from
 from algos.nets.initializers import orthogonal
 from algos.types import PyTree
 
@@ -24,6 +25,7 @@ SCANS = ("sequential", "parallel")
 BIAS_LIMIT = 100.0
 
 
+@take_defaults_from("algo/ppo:core")
 @dataclass(frozen=True)
 class CoreConfig:
     """Settings of a recurrent core.
@@ -46,15 +48,15 @@ class CoreConfig:
       ValueError: if a value is out of range, or is set for a kind that does not use it.
     """
 
-    kind: str = "none"
-    width: int = 256
-    layers: int = 1
-    weight_init: str = "orthogonal"
-    bias_init: float | None = None
-    forget_bias: float | None = None
-    candidate: str = "positive"
-    highway: bool = False
-    scan: str = "sequential"
+    kind: str = FROM_FILE
+    width: int = FROM_FILE
+    layers: int = FROM_FILE
+    weight_init: str = FROM_FILE
+    bias_init: float | None = FROM_FILE
+    forget_bias: float | None = FROM_FILE
+    candidate: str = FROM_FILE
+    highway: bool = FROM_FILE
+    scan: str = FROM_FILE
 
     def __post_init__(self):
         require_choice("kind", self.kind, KINDS)

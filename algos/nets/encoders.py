@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from algos.checks import require_choice, require_count
+from algos.defaults import FROM_FILE, take_defaults_from
 from algos.nets.initializers import orthogonal
 from algos.nets.observations import Entities, split_into_blocks
 from algos.types import Block
@@ -21,6 +22,7 @@ MAPS = ("cnn", "flat")
 GAIN = 2.0**0.5
 
 
+@take_defaults_from("algo/ppo:encoder")
 @dataclass(frozen=True)
 class EncoderConfig:
     """Settings of the encoder before the hidden layers of a network.
@@ -33,10 +35,10 @@ class EncoderConfig:
       maps: "cnn" for two convolutions of every map, "flat" for its cells unchanged.
     """
 
-    kind: str = "none"
-    width: int = 64
-    heads: int = 4
-    maps: str = "cnn"
+    kind: str = FROM_FILE
+    width: int = FROM_FILE
+    heads: int = FROM_FILE
+    maps: str = FROM_FILE
 
     def __post_init__(self):
         require_choice("encoder.kind", self.kind, KINDS)

@@ -5,13 +5,14 @@ See docs/reference/trainer.md 10.6.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from algos.defaults import FROM_FILE, take_defaults_from
 from algos.nets.action_values import (
     ActionValues,
     ValueLayer,
@@ -62,15 +63,15 @@ class ActionValueSettings(ReplayLearner):
     OPTIONAL: ClassVar[tuple[str, ...]] = (*ReplayLearner.OPTIONAL, "max_grad_norm")
     COUNTS: ClassVar[tuple[str, ...]] = (*ReplayLearner.COUNTS, "target_period", "epsilon_transitions")
 
-    layer_norm: bool = False
-    dueling: bool = False
-    double: bool = True
-    core: CoreConfig = field(default_factory=CoreConfig)
-    target_period: int = 1
-    epsilon: float = 1.0
-    epsilon_end: float = 0.05
-    epsilon_transitions: int = 10_000
-    max_grad_norm: float | None = 10.0
+    layer_norm: bool = FROM_FILE
+    dueling: bool = FROM_FILE
+    double: bool = FROM_FILE
+    core: CoreConfig = FROM_FILE
+    target_period: int = FROM_FILE
+    epsilon: float = FROM_FILE
+    epsilon_end: float = FROM_FILE
+    epsilon_transitions: int = FROM_FILE
+    max_grad_norm: float | None = FROM_FILE
 
     def __post_init__(self):
         if isinstance(self.core, Mapping):
@@ -90,6 +91,7 @@ class ActionValueSettings(ReplayLearner):
         return ReplayRowLayout(next_context=Context(mask=jax.ShapeDtypeStruct((action.mask_size,), bool)))
 
 
+@take_defaults_from("algo/dqn")
 @dataclass(frozen=True)
 class DQNConfig(ActionValueSettings):
     """Settings of deep Q-learning; agents learn independently of each other, with shared parameters."""

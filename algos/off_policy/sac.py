@@ -3,12 +3,14 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from algos.defaults import take_defaults_from
 from algos.off_policy.agent import ReplayLearner
 from algos.off_policy.learning import OffPolicyMethod, squared_loss
 from algos.off_policy.soft import SoftSettings, make_soft_method
 from algos.types import ActionSpec, ObservationSpec
 
 
+@take_defaults_from("algo/sac")
 @dataclass(frozen=True)
 class SACConfig(SoftSettings, ReplayLearner):
     """Settings of SAC, those of `SoftSettings`, with `make` to build the agent."""

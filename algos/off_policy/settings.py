@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from algos.checks import require_choice, require_count, require_list, require_range, require_switches
+from algos.defaults import FROM_FILE
 from algos.nets.encoders import EncoderConfig
 from algos.nets.networks import ACTIVATIONS, PRECISIONS, require_reachable_action, require_widths
 from algos.off_policy.replay.replay import ReplayConfig
@@ -58,23 +59,23 @@ class OffPolicySettings(LearnerSettings):
     COUNTS: ClassVar[tuple[str, ...]] = ("learning_starts",)
     LISTS: ClassVar[tuple[str, ...]] = ("widths",)
 
-    widths: tuple[int, ...] = (256, 256)
-    activation: str = "relu"
+    widths: tuple[int, ...] = FROM_FILE
+    activation: str = FROM_FILE
     compute_dtype: str = "float32"
-    encoder: EncoderConfig = EncoderConfig()
-    horizon: int = 64
-    batch_size: int = 256
-    learning_starts: int = 1000
-    updates_per_step: int = 1
-    learning_rate: float = 3e-4
-    gamma: float = 0.99
-    tau: float = 0.005
-    reward_scale: float = 1.0
-    normalize_observation: bool = True
-    adam_eps: float = 1e-8
-    adam_beta1: float = 0.9
-    adam_beta2: float = 0.999
-    replay: ReplayConfig = ReplayConfig()
+    encoder: EncoderConfig = FROM_FILE
+    horizon: int = FROM_FILE
+    batch_size: int = FROM_FILE
+    learning_starts: int = FROM_FILE
+    updates_per_step: int = FROM_FILE
+    learning_rate: float = FROM_FILE
+    gamma: float = FROM_FILE
+    tau: float = FROM_FILE
+    reward_scale: float = FROM_FILE
+    normalize_observation: bool = FROM_FILE
+    adam_eps: float = FROM_FILE
+    adam_beta1: float = FROM_FILE
+    adam_beta2: float = FROM_FILE
+    replay: ReplayConfig = FROM_FILE
 
     def __post_init__(self):
         for key in self.LISTS:
@@ -127,10 +128,10 @@ class ActorCriticSettings(OffPolicySettings):
     OPTIONAL: ClassVar[tuple[str, ...]] = ("actor_learning_rate",)
     LISTS: ClassVar[tuple[str, ...]] = (*OffPolicySettings.LISTS, "critic_widths", "initial_action")
 
-    critic_widths: tuple[int, ...] | None = None
-    initial_action: tuple[float, ...] | None = None
-    n_critics: int = 2
-    actor_learning_rate: float | None = None
+    critic_widths: tuple[int, ...] | None = FROM_FILE
+    initial_action: tuple[float, ...] | None = FROM_FILE
+    n_critics: int = FROM_FILE
+    actor_learning_rate: float | None = FROM_FILE
 
     def __post_init__(self):
         super().__post_init__()

@@ -14,8 +14,9 @@ import jax.numpy as jnp
 
 from algos import collectives
 from algos.checks import require_given, require_range
+from algos.defaults import FROM_FILE
 from algos.nets.distributions import SquashedGaussian
-from algos.nets.networks import LOG_STD_RANGE, NetworkFunctions
+from algos.nets.networks import NetworkFunctions
 from algos.off_policy.learning import (
     OffPolicyMethod,
     OffPolicyState,
@@ -56,12 +57,12 @@ class SoftSettings(ActorCriticSettings):
         "target_entropy",
     )
 
-    initial_std: float = 1.0
-    log_std_min: float = LOG_STD_RANGE[0]
-    log_std_max: float = LOG_STD_RANGE[1]
-    alpha: float = 1.0
-    alpha_learning_rate: float | None = None
-    target_entropy: float | None = None
+    initial_std: float = FROM_FILE
+    log_std_min: float = FROM_FILE
+    log_std_max: float = FROM_FILE
+    alpha: float = FROM_FILE
+    alpha_learning_rate: float | None = FROM_FILE
+    target_entropy: float | None = FROM_FILE
 
     def __post_init__(self):
         super().__post_init__()

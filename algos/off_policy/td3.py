@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from algos import collectives
+from algos.defaults import FROM_FILE, take_defaults_from
 from algos.nets.networks import NetworkFunctions
 from algos.off_policy.agent import ReplayLearner
 from algos.off_policy.learning import (
@@ -29,6 +30,7 @@ from algos.off_policy.settings import ActorCriticSettings
 from algos.types import ActionSpec, Metrics, ObservationSpec
 
 
+@take_defaults_from("algo/td3")
 @dataclass(frozen=True)
 class TD3Config(ActorCriticSettings, ReplayLearner):
     """Settings of TD3, in addition to `ActorCriticSettings`; noise in units of half the action range.
@@ -48,10 +50,10 @@ class TD3Config(ActorCriticSettings, ReplayLearner):
     }
     COUNTS: ClassVar[tuple[str, ...]] = (*ActorCriticSettings.COUNTS, "policy_delay")
 
-    policy_delay: int = 2
-    exploration_noise: float = 0.1
-    target_noise: float = 0.2
-    target_noise_clip: float = 0.5
+    policy_delay: int = FROM_FILE
+    exploration_noise: float = FROM_FILE
+    target_noise: float = FROM_FILE
+    target_noise_clip: float = FROM_FILE
 
     def method(self, observation: ObservationSpec, action: ActionSpec) -> OffPolicyMethod:
         """Returns TD3's method: the minimum of the critics' values at a noisy action of the target actor."""

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from algos.checks import require_choice, require_count
+from algos.defaults import FROM_FILE, take_defaults_from
 from algos.masks import expand_mask
 from algos.nets.encoders import encoded_blocks
 from algos.nets.networks import MLP, Layers, Linear, flatten_features
@@ -43,8 +44,8 @@ class TeamValueSettings(ActionValueSettings):
 
     teams: ClassVar[bool] = True
 
-    agent_ids: bool = True
-    team_reward: str = "sum"
+    agent_ids: bool = FROM_FILE
+    team_reward: str = FROM_FILE
 
     def __post_init__(self):
         super().__post_init__()
@@ -76,6 +77,7 @@ class TeamValueSettings(ActionValueSettings):
         return method._replace(rows=partial(rows_of_teams, action, self.team_reward))
 
 
+@take_defaults_from("algo/vdn")
 @dataclass(frozen=True)
 class VDNConfig(TeamValueSettings):
     """Settings of value decomposition networks, those of `TeamValueSettings`."""
@@ -87,6 +89,7 @@ class VDNConfig(TeamValueSettings):
         return self.team_method(observation, action, mix=add_values)
 
 
+@take_defaults_from("algo/qmix")
 @dataclass(frozen=True)
 class QMIXConfig(TeamValueSettings):
     """Settings of QMIX, in addition to those of `TeamValueSettings`.
@@ -103,8 +106,8 @@ class QMIXConfig(TeamValueSettings):
     mixes_states: ClassVar[bool] = True
     LISTS: ClassVar[tuple[str, ...]] = (*TeamValueSettings.LISTS, "hyper_widths")
 
-    mixing_width: int = 32
-    hyper_widths: tuple[int, ...] = (64,)
+    mixing_width: int = FROM_FILE
+    hyper_widths: tuple[int, ...] = FROM_FILE
 
     def __post_init__(self):
         super().__post_init__()

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from algos.checks import require_count
+from algos.defaults import FROM_FILE, take_defaults_from
 from algos.off_policy.agent import ReplayLearner
 from algos.off_policy.learning import OffPolicyMethod
 from algos.off_policy.soft import SoftSettings, make_soft_method
@@ -20,6 +21,7 @@ from algos.types import ActionSpec, ObservationSpec
 ATOMS_UNROLL = 8
 
 
+@take_defaults_from("algo/tqc")
 @dataclass(frozen=True)
 class TQCConfig(SoftSettings, ReplayLearner):
     """Settings of TQC, in addition to those of `SoftSettings`.
@@ -31,9 +33,8 @@ class TQCConfig(SoftSettings, ReplayLearner):
 
     NAME: ClassVar[str] = "tqc"
 
-    n_critics: int = 5
-    n_quantiles: int = 25
-    drop_per_critic: int = 2
+    n_quantiles: int = FROM_FILE
+    drop_per_critic: int = FROM_FILE
 
     def __post_init__(self):
         super().__post_init__()

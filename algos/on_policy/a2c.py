@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from algos import collectives
 from algos.checks import require_choice
+from algos.defaults import FROM_FILE, take_defaults_from
 from algos.metrics import STEPS
 from algos.nets.actor_critic import PolicyFunctions, make_actor_critic, with_observation_decoder
 from algos.on_policy.agent import OnPolicyMethod, RolloutLearner
@@ -22,6 +23,7 @@ from algos.types import ActionSpec, Hyper, Metrics, ObservationSpec, PyTree
 OPTIMIZERS = ("rmsprop", "adam")
 
 
+@take_defaults_from("algo/a2c")
 @dataclass(frozen=True)
 class A2CConfig(OnPolicySettings, RolloutLearner):
     """Settings of A2C: those of `OnPolicySettings`, with `normalize_advantage` "batch" or "none".
@@ -36,12 +38,9 @@ class A2CConfig(OnPolicySettings, RolloutLearner):
         "rmsprop_eps": (1e-12, 1.0),
     }
 
-    horizon: int = 5
-    learning_rate: float = 7e-4
-    gae_lambda: float = 1.0
-    optimizer: str = "rmsprop"
-    rmsprop_decay: float = 0.99
-    rmsprop_eps: float = 1e-5
+    optimizer: str = FROM_FILE
+    rmsprop_decay: float = FROM_FILE
+    rmsprop_eps: float = FROM_FILE
 
     def __post_init__(self):
         super().__post_init__()

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 
+from algos.defaults import take_defaults_from
 from algos.nets.actor_critic import PolicyFunctions, make_actor_critic
 from algos.on_policy.agent import OnPolicyMethod, RolloutLearner
 from algos.on_policy.distillation import Teacher, with_teacher
@@ -13,6 +14,7 @@ from algos.optim.small_batches import pack_for_few_rows
 from algos.types import ActionSpec, Agent, ObservationSpec
 
 
+@take_defaults_from("algo/ppo")
 @dataclass(frozen=True)
 class PPOConfig(PPOSettings, RolloutLearner):
     """Settings of PPO, with `make` to build the agent that they describe."""

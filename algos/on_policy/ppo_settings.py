@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from algos.checks import require_choice, require_count, require_minibatches, require_range, require_whole
+from algos.defaults import FROM_FILE, read_defaults
 from algos.nets.cores import CoreConfig
 from algos.on_policy.distillation import LOSSES
 from algos.on_policy.segment_sampling import MODES
@@ -120,42 +121,41 @@ class PPOSettings(OnPolicySettings):
         "teacher",
     )
 
-    epochs: int = 4
-    num_minibatches: int = 8
-    accumulation: int = 1
-    clip: float = 0.2
-    clip_end: float = 0.0
-    clip_schedule: str = "constant"
-    value_clip: float | None = None
-    target_kl: float | None = None
-    kl_stop: str = "minibatch"
-    normalize_advantage: str = "minibatch"
-    optimizer: str = "adam"
-    weight_decay: float = 0.0
-    muon_momentum: float = 0.95
-    muon_rest: str = "adam"
-    warmup_steps: int = 0
-    core: CoreConfig = field(default_factory=CoreConfig)
-    sampling: str = SAMPLES
-    segments_per_agent: int = 1
-    minibatch_size: int | None = None
-    batch_size: int | None = None
-    burn_in: int = 0
-    priority_alpha: float = 0.0
-    priority_beta: float = 0.6
-    priority_beta_rate: float = 1.0
-    vtrace_rho: float = 1.0
-    vtrace_c: float = 1.0
-    recompute_advantage: str = "once"
-    policy_advantage: str = "fixed"
-    value_clip_center: str = "rollout"
-    bootstrap_last: bool = True
-    teacher: str | None = None
-    teacher_loss: str = "cross_entropy"
-    teacher_coefficient: float = 1.0
-    teacher_coefficient_end: float = 0.0
-    teacher_coefficient_schedule: str = "linear"
-    teacher_value_weight: float = 0.5
+    epochs: int = FROM_FILE
+    num_minibatches: int = FROM_FILE
+    accumulation: int = FROM_FILE
+    clip: float = FROM_FILE
+    clip_end: float = FROM_FILE
+    clip_schedule: str = FROM_FILE
+    value_clip: float | None = FROM_FILE
+    target_kl: float | None = FROM_FILE
+    kl_stop: str = FROM_FILE
+    optimizer: str = FROM_FILE
+    weight_decay: float = FROM_FILE
+    muon_momentum: float = FROM_FILE
+    muon_rest: str = FROM_FILE
+    warmup_steps: int = FROM_FILE
+    core: CoreConfig = FROM_FILE
+    sampling: str = FROM_FILE
+    segments_per_agent: int = FROM_FILE
+    minibatch_size: int | None = FROM_FILE
+    batch_size: int | None = FROM_FILE
+    burn_in: int = FROM_FILE
+    priority_alpha: float = FROM_FILE
+    priority_beta: float = FROM_FILE
+    priority_beta_rate: float = FROM_FILE
+    vtrace_rho: float = FROM_FILE
+    vtrace_c: float = FROM_FILE
+    recompute_advantage: str = FROM_FILE
+    policy_advantage: str = FROM_FILE
+    value_clip_center: str = FROM_FILE
+    bootstrap_last: bool = FROM_FILE
+    teacher: str | None = FROM_FILE
+    teacher_loss: str = FROM_FILE
+    teacher_coefficient: float = FROM_FILE
+    teacher_coefficient_end: float = FROM_FILE
+    teacher_coefficient_schedule: str = FROM_FILE
+    teacher_value_weight: float = FROM_FILE
 
     def __post_init__(self):
         if isinstance(self.core, Mapping):
@@ -191,7 +191,7 @@ class PPOSettings(OnPolicySettings):
         elif self.core.kind != "none":
             modes = ", ".join(MODES)
             raise ValueError(f"sampling={SAMPLES}: must be one of {modes} with core.kind={self.core.kind}")
-        defaults = {item.name: item.default for item in fields(self)}
+        defaults = read_defaults("algo/ppo")
         exempt = ("teacher",) if self.scripted else ()
         for key in self.SEGMENTS_ONLY if self.sampling == SAMPLES else ():
             if key not in exempt and getattr(self, key) != defaults[key]:

@@ -4,7 +4,7 @@ See docs/reference/trainer.md 10.7.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, NamedTuple
 
@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from algos.checks import require_minibatches
+from algos.defaults import FROM_FILE, take_defaults_from
 from algos.nets.action_values import ActionValues, ValueLayer, anneal_epsilon, make_action_values
 from algos.nets.actor_critic import PolicyFunctions, with_observation_decoder
 from algos.nets.cores import CoreConfig
@@ -28,6 +29,7 @@ from algos.optim.small_batches import pack_for_few_rows
 from algos.types import ActionSpec, Agent, Hyper, Metrics, ObservationSpec, PyTree, Rollout
 
 
+@take_defaults_from("algo/pqn")
 @dataclass(frozen=True)
 class PQNConfig(RolloutLearner):
     """Settings of PQN, in addition to those of `RolloutSettings`; `gae_lambda` is the decay of the returns.
@@ -52,19 +54,14 @@ class PQNConfig(RolloutLearner):
     }
     COUNTS: ClassVar[tuple[str, ...]] = (*RolloutLearner.COUNTS, "epochs", "num_minibatches")
 
-    horizon: int = 32
-    activation: str = "relu"
-    learning_rate: float = 2.5e-4
-    gae_lambda: float = 0.65
-    max_grad_norm: float | None = 10.0
-    layer_norm: bool = True
-    dueling: bool = False
-    core: CoreConfig = field(default_factory=CoreConfig)
-    epochs: int = 2
-    num_minibatches: int = 8
-    epsilon: float = 1.0
-    epsilon_end: float = 0.05
-    exploration_fraction: float = 0.5
+    layer_norm: bool = FROM_FILE
+    dueling: bool = FROM_FILE
+    core: CoreConfig = FROM_FILE
+    epochs: int = FROM_FILE
+    num_minibatches: int = FROM_FILE
+    epsilon: float = FROM_FILE
+    epsilon_end: float = FROM_FILE
+    exploration_fraction: float = FROM_FILE
 
     def __post_init__(self):
         if isinstance(self.core, Mapping):

@@ -8,6 +8,7 @@ import jax
 from flax import struct
 
 from algos.checks import require_choice, require_range
+from algos.defaults import FROM_FILE
 from algos.nets.actor_critic import ActorCriticConfig, NetworkConfig
 from algos.nets.normalize import RewardScale
 from algos.nets.observations import Statistics
@@ -57,23 +58,23 @@ class RolloutSettings(NetworkConfig, TracedSettings):
     # Whether critics may have privileged observations.
     privileged_critics: ClassVar[bool] = True
 
-    horizon: int = 128
-    learning_rate: float = 3e-4
-    learning_rate_end: float = 0.0
-    learning_rate_schedule: str = "constant"
-    total_updates: int | None = None
-    gamma: float = 0.99
-    gae_lambda: float = 0.95
-    max_grad_norm: float | None = 0.5
-    normalize_observation: bool = True
-    normalize_reward: bool = False
-    reward_scale: float = 1.0
-    reward_clamp: float | None = None
-    reward_centering: float = 0.0
-    policy_average: float = 0.0
-    adam_eps: float = 1e-5
-    adam_beta1: float = 0.9
-    adam_beta2: float = 0.999
+    horizon: int = FROM_FILE
+    learning_rate: float = FROM_FILE
+    learning_rate_end: float = FROM_FILE
+    learning_rate_schedule: str = FROM_FILE
+    total_updates: int | None = FROM_FILE
+    gamma: float = FROM_FILE
+    gae_lambda: float = FROM_FILE
+    max_grad_norm: float | None = FROM_FILE
+    normalize_observation: bool = FROM_FILE
+    normalize_reward: bool = FROM_FILE
+    reward_scale: float = FROM_FILE
+    reward_clamp: float | None = FROM_FILE
+    reward_centering: float = FROM_FILE
+    policy_average: float = FROM_FILE
+    adam_eps: float = FROM_FILE
+    adam_beta1: float = FROM_FILE
+    adam_beta2: float = FROM_FILE
 
     def __post_init__(self):
         super().__post_init__()
@@ -119,11 +120,11 @@ class OnPolicySettings(ActorCriticConfig, RolloutSettings):
     ANNEALED: ClassVar[tuple[str, ...]] = (*RolloutSettings.ANNEALED, "entropy_coefficient")
     ADVANTAGES: ClassVar[tuple[str, ...]] = ("batch", "none")
 
-    entropy_coefficient: float = 0.0
-    entropy_coefficient_end: float = 0.0
-    entropy_coefficient_schedule: str = "constant"
-    value_coefficient: float = 0.5
-    normalize_advantage: str = "none"
+    entropy_coefficient: float = FROM_FILE
+    entropy_coefficient_end: float = FROM_FILE
+    entropy_coefficient_schedule: str = FROM_FILE
+    value_coefficient: float = FROM_FILE
+    normalize_advantage: str = FROM_FILE
 
     def __post_init__(self):
         super().__post_init__()

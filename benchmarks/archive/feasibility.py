@@ -23,7 +23,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 from rich.table import Table
 
-from jaxmarl_echelon.config_sources import config_directory
+from algos.defaults import config_directory
 from jaxmarl_echelon.envs.f110.cars.simulation import WALL_CONTACTS, poses_of
 from jaxmarl_echelon.envs.f110.env import F110
 from jaxmarl_echelon.envs.f110.results import COLLISION, RUNNING, SELF_CRASH, TARGET_CRASH

@@ -1,7 +1,7 @@
 """Settings of an opponent pool: `conf/pool/*.yaml`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from algos.checks import (
     require_choice,
@@ -11,6 +11,7 @@ from algos.checks import (
     require_positive,
     require_range,
 )
+from algos.defaults import FROM_FILE, take_defaults_from
 from jaxmarl_echelon.selfplay.matchmaking import COMMANDERS, EXPLORATION, MIRROR, MODES
 from jaxmarl_echelon.selfplay.ratings import SYSTEMS
 
@@ -49,6 +50,7 @@ CHOICES = {
 }
 
 
+@take_defaults_from("pool/default")
 @dataclass(frozen=True)
 class PoolSettings:
     """Settings of an opponent pool: snapshots, ratings and matchmaking; see docs/reference/selfplay.md.
@@ -95,39 +97,39 @@ class PoolSettings:
         `gate` by the rules of `selfplay.league`. None: a single learner.
     """
 
-    capacity: int = 16
-    groups: int = 8
-    mode: str = MIX
-    shares: Mapping[str, float] = field(default_factory=lambda: {MIRROR: 0.5, "pfsp": 0.5})
-    weight: str = "hard"
-    power: float = 2.0
-    temperature: float | None = None
-    normalise: str = "softmax"
-    prior: str = "rating"
-    prior_games: float = 4.0
-    top: int = 20
-    recent: int = 5
-    promote_after: int = 20
-    lag_range: tuple[int, int] = (1, 7)
-    snapshot_every: int = 10
-    gate: str = "always"
-    gate_games: int = 100
-    gate_sigma: float = 2.0
-    gate_payoff: float = 0.55
-    gate_timeout: int = 100
-    evict: str = "spaced"
-    evict_games: int = 0
-    anchor: str = "initial"
-    fixed: tuple[str, ...] = ()
-    hold: int | str = AUTO
-    rating: str = "trueskill"
-    games_per_pair: int = 8
-    tau_frozen: float = 0.0
-    decay: float = 0.99
-    greedy: bool = False
-    acting: str = "groups"
-    store: str = "float32"
-    league: Mapping[str, int] | None = None
+    capacity: int = FROM_FILE
+    groups: int = FROM_FILE
+    mode: str = FROM_FILE
+    shares: Mapping[str, float] = FROM_FILE
+    weight: str = FROM_FILE
+    power: float = FROM_FILE
+    temperature: float | None = FROM_FILE
+    normalise: str = FROM_FILE
+    prior: str = FROM_FILE
+    prior_games: float = FROM_FILE
+    top: int = FROM_FILE
+    recent: int = FROM_FILE
+    promote_after: int = FROM_FILE
+    lag_range: tuple[int, int] = FROM_FILE
+    snapshot_every: int = FROM_FILE
+    gate: str = FROM_FILE
+    gate_games: int = FROM_FILE
+    gate_sigma: float = FROM_FILE
+    gate_payoff: float = FROM_FILE
+    gate_timeout: int = FROM_FILE
+    evict: str = FROM_FILE
+    evict_games: int = FROM_FILE
+    anchor: str = FROM_FILE
+    fixed: tuple[str, ...] = FROM_FILE
+    hold: int | str = FROM_FILE
+    rating: str = FROM_FILE
+    games_per_pair: int = FROM_FILE
+    tau_frozen: float = FROM_FILE
+    decay: float = FROM_FILE
+    greedy: bool = FROM_FILE
+    acting: str = FROM_FILE
+    store: str = FROM_FILE
+    league: Mapping[str, int] | None = FROM_FILE
 
     def __post_init__(self):
         for key in COUNTS:

@@ -10,6 +10,7 @@ from functools import cache
 import documented
 import pytest
 
+from algos.defaults import config_directory
 from jaxmarl_echelon import (
     command_line,
     compare,
@@ -22,7 +23,6 @@ from jaxmarl_echelon import (
     train,
 )
 from jaxmarl_echelon.__main__ import list_commands
-from jaxmarl_echelon.config_sources import config_directory
 from jaxmarl_echelon.envs.drive.scenes import __main__ as scenes
 
 PARSERS = {

@@ -10,10 +10,11 @@ import pytest
 from commands import TINY, begin
 from omegaconf import OmegaConf
 
+from algos.defaults import config_directory
 from algos.optim.small_batches import small_batch_options, traced_for_options
 from jaxmarl_echelon import command_line, optional_packages, run_loading, train
 from jaxmarl_echelon.config_keys import flatten_leaves
-from jaxmarl_echelon.config_sources import Sources, config_directory
+from jaxmarl_echelon.config_sources import Sources
 from jaxmarl_echelon.envs.drive.scenes import library
 from jaxmarl_echelon.tracking import plots
 from jaxmarl_echelon.training.host import loop

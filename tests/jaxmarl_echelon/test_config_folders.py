@@ -8,8 +8,9 @@ import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from algos.defaults import config_directory
 from jaxmarl_echelon import checkpoints, command_line, train
-from jaxmarl_echelon.config_sources import Sources, config_directory
+from jaxmarl_echelon.config_sources import Sources
 
 FILES = {
     "env/mine.yaml": "defaults: [f110, _self_]\nlidar_beams: 12\n",

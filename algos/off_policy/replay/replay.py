@@ -16,6 +16,7 @@ from flax import struct
 from jax.typing import DTypeLike
 
 from algos.checks import require_choice, require_count, require_range, require_switches
+from algos.defaults import FROM_FILE, take_defaults_from
 from algos.off_policy.replay.hindsight import STRATEGIES, EpisodeEnds, extend_ends, init_ends, make_relabel
 from algos.off_policy.replay.priorities import Priorities, SamplingRule, make_prioritized, make_uniform
 from algos.off_policy.replay.rings import (
@@ -47,6 +48,7 @@ RANGES = {
 }
 
 
+@take_defaults_from("algo/sac:replay")
 @dataclass(frozen=True)
 class ReplayConfig:
     """Settings of the replay.
@@ -69,19 +71,19 @@ class ReplayConfig:
       hindsight_strategy: "future" (a goal achieved at this or a later step of the episode) or "final".
     """
 
-    capacity: int = 100_000
-    n_step: int = 1
-    sequence: int = 1
-    prioritized: bool = False
-    priority_exponent: float = 0.6
-    importance_exponent: float = 0.4
-    importance_exponent_end: float = 1.0
-    importance_samples: int = 200_000
-    priority_epsilon: float = 1e-6
-    success_capacity: int = 0
-    success_ratio: float = 0.0
-    hindsight_ratio: float = 0.0
-    hindsight_strategy: str = "future"
+    capacity: int = FROM_FILE
+    n_step: int = FROM_FILE
+    sequence: int = FROM_FILE
+    prioritized: bool = FROM_FILE
+    priority_exponent: float = FROM_FILE
+    importance_exponent: float = FROM_FILE
+    importance_exponent_end: float = FROM_FILE
+    importance_samples: int = FROM_FILE
+    priority_epsilon: float = FROM_FILE
+    success_capacity: int = FROM_FILE
+    success_ratio: float = FROM_FILE
+    hindsight_ratio: float = FROM_FILE
+    hindsight_strategy: str = FROM_FILE
 
     def __post_init__(self):
         for key in COUNTS:

@@ -1,4 +1,3 @@
-import dataclasses
 import functools
 from typing import NamedTuple
 
@@ -6,7 +5,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import yaml
 from arrays import assert_same, numbers
 from off_policy_cases import (
     CONTINUOUS,
@@ -27,12 +25,10 @@ from off_policy_cases import (
 )
 
 from algos.nets.normalize import exact_moments, merge_moments, normalize_by_moments
-from algos.off_policy.dqn import DQNConfig
 from algos.off_policy.learning import adam_step, critic_step, gradient_step, update_targets
 from algos.off_policy.replay.replay import Replay
 from algos.off_policy.sac import SACConfig
 from algos.off_policy.td3 import TD3Config
-from algos.off_policy.teams import QMIXConfig, VDNConfig
 from algos.off_policy.tqc import TQCConfig
 from algos.types import ActionSpec
 
@@ -475,15 +471,3 @@ def test_wrong_settings_say_what_is_allowed(settings, message):
     with pytest.raises(ValueError) as error:
         SACConfig(**settings)
     assert message in str(error.value) and "\n" not in str(error.value)
-
-
-@each(*CONFIGS, DQNConfig, VDNConfig, QMIXConfig)
-def test_files_list_every_setting_with_its_default(config, repository):
-    values = yaml.safe_load((repository / "conf" / "algo" / f"{config.NAME}.yaml").read_text())
-    assert values.pop("compute_dtype") == "${precision}"
-    assert values.pop("_target_") == f"{config.__module__}.{config.__name__}"
-    assert values.pop("_convert_") == "all"
-    fields = {field.name for field in dataclasses.fields(config)}
-    assert set(values) == fields - {"compute_dtype"}
-    assert set(values["replay"]) == {field.name for field in dataclasses.fields(config().replay)}
-    assert config(**values) == config() and hash(config(**values)) == hash(config())

@@ -1,10 +1,8 @@
-import dataclasses
 import functools
 
 import jax
 import numpy as np
 import pytest
-import yaml
 from value_cases import moved, numpy_values
 
 from algos.on_policy.pqn import PQNConfig, action_value_loss, rollout_epsilon, value_targets
@@ -121,11 +119,3 @@ def test_wrong_settings_say_what_is_allowed(settings, sizes, message):
     action = {"action": SIZES, "samples": E * A, "updates": 10} | sizes
     with pytest.raises(ValueError, match=message):
         PQNConfig(**TINY | settings).make((F,), **action)
-
-
-def test_the_file_lists_every_setting_with_its_default(repository):
-    values = yaml.safe_load((repository / "conf" / "algo" / "pqn.yaml").read_text())
-    assert values.pop("compute_dtype") == "${precision}"
-    assert values.pop("_target_") == "algos.on_policy.pqn.PQNConfig" and values.pop("_convert_") == "all"
-    assert set(values) == {field.name for field in dataclasses.fields(PQNConfig)} - {"compute_dtype"}
-    assert PQNConfig(**values) == PQNConfig()

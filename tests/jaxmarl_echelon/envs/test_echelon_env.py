@@ -13,7 +13,7 @@ from echelon_battles import flat_bank
 from evaluation_starts import check_starts_differ
 from hydra import compose, initialize_config_dir
 
-from jaxmarl_echelon.config_sources import config_directory
+from algos.defaults import config_directory
 from jaxmarl_echelon.envs.check_env import check_env, random_actions
 from jaxmarl_echelon.envs.echelon import commands
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import HEAVY, LIGHT, MEDIUM, PRIMARY, SCOUT

@@ -11,7 +11,7 @@ from evaluation_starts import check_starts_differ
 from hydra import compose, initialize_config_dir
 from mission_games import EAST, LIMIT, WEST, built
 
-from jaxmarl_echelon.config_sources import config_directory
+from algos.defaults import config_directory
 from jaxmarl_echelon.envs.check_env import check_env, random_actions
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import PRIMARY, SUPPRESSION, TERTIARY
 from jaxmarl_echelon.envs.echelon.commands import STATUS_REPORT

@@ -1,0 +1,51 @@
+"""Settings made in Python have the values of the YAML files, which list every setting."""
+
+import dataclasses
+
+import pytest
+from omegaconf import OmegaConf
+
+from algos.defaults import FROM_FILE, config_directory, read_defaults
+from algos.language.settings import LanguageSettings
+from algos.nets.cores import CoreConfig
+from algos.off_policy.dqn import DQNConfig
+from algos.off_policy.sac import SACConfig
+from algos.off_policy.td3 import TD3Config
+from algos.off_policy.teams import QMIXConfig, VDNConfig
+from algos.off_policy.tqc import TQCConfig
+from algos.on_policy.a2c import A2CConfig
+from algos.on_policy.ppo import PPOConfig
+from algos.on_policy.pqn import PQNConfig
+from jaxmarl_echelon.selfplay.settings import PoolSettings
+
+FILES = {
+    "algo/a2c": A2CConfig,
+    "algo/dqn": DQNConfig,
+    "algo/ppo": PPOConfig,
+    "algo/pqn": PQNConfig,
+    "algo/qmix": QMIXConfig,
+    "algo/reinforce_lm": LanguageSettings,
+    "algo/sac": SACConfig,
+    "algo/td3": TD3Config,
+    "algo/tqc": TQCConfig,
+    "algo/vdn": VDNConfig,
+    "pool/default": PoolSettings,
+}
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_file_makes_the_settings_that_python_makes(file):
+    values = OmegaConf.load(config_directory() / f"{file}.yaml")
+    assert set(read_defaults(file)) | {"transforms"} >= {one.name for one in dataclasses.fields(FILES[file])}
+    assert values["_target_"] == f"{FILES[file].__module__}.{FILES[file].__name__}"
+    given = {key: value for key, value in read_defaults(file).items() if "${" not in str(value)}
+    assert FILES[file](**given) == FILES[file]()
+    assert FROM_FILE not in vars(FILES[file]()).values()
+
+
+def test_given_values_win_over_those_of_the_file():
+    assert PPOConfig().clip == read_defaults("algo/ppo")["clip"] != 0.5
+    assert PPOConfig(clip=0.5).clip == 0.5
+    assert dataclasses.replace(PPOConfig(clip=0.5), epochs=3).clip == 0.5
+    assert CoreConfig("gru", 32) == CoreConfig(width=32, kind="gru")
+    assert CoreConfig("gru", 32).layers == read_defaults("algo/ppo:core")["layers"]
