@@ -1,14 +1,16 @@
 """Defaults of settings, which stand once: in the YAML files of `conf/`, beside their explanations."""
 
-import dataclasses
+import contextlib
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import InterpolationKeyError
 
-T = TypeVar("T", bound=type)
+T = TypeVar("T", bound=Callable)
 HYDRA_KEYS = ("_target_", "_convert_", "defaults")
 
 
@@ -39,42 +41,50 @@ def config_directory() -> Path:
 
 @functools.cache
 def read_defaults(file: str) -> Mapping[str, Any]:
-    """Returns the values of `conf/FILE.yaml`: lists as tuples, interpolations as written.
+    """Returns the values of `conf/FILE.yaml`, lists as tuples.
+
+    Values that refer to other files, such as `${precision}`, are left out.
 
     Args:
       file: the file and, after a colon, the block of it to return: `algo/ppo`, `algo/ppo:core`.
     """
     name, _, block = file.partition(":")
-    values = OmegaConf.to_container(OmegaConf.load(config_directory() / f"{name}.yaml"), resolve=False)
-    chosen = cast(dict, values)[block] if block else cast(dict, values)
-    return {key: _freeze(value) for key, value in chosen.items() if key not in HYDRA_KEYS}
+    node = OmegaConf.load(config_directory() / f"{name}.yaml")
+    values = cast(DictConfig, OmegaConf.select(node, block) if block else node)
+    found = {}
+    for key in values:
+        with contextlib.suppress(InterpolationKeyError):
+            found[key] = _freeze(values[key])
+    return {key: value for key, value in found.items() if key not in HYDRA_KEYS}
 
 
 def _freeze(value: Any) -> Any:
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {key: _freeze(one) for key, one in value.items()}
-    return tuple(map(_freeze, value)) if isinstance(value, list) else value
+    return tuple(map(_freeze, value)) if isinstance(value, ListConfig) else value
 
 
 def take_defaults_from(file: str) -> Callable[[T], T]:
-    """Returns a decorator of dataclasses: fields with the default `FROM_FILE` take it from a file.
+    """Returns a decorator of classes and functions: parameters with `FROM_FILE` take their value from a file.
 
     Args:
-      file: as for `read_defaults`; read when the first object is made.
+      file: as for `read_defaults`; read at the first call.
     """
 
-    def decorate(cls: T) -> T:
-        init = cls.__init__
-        names = [one.name for one in dataclasses.fields(cls)]
-        listed = [one.name for one in dataclasses.fields(cls) if one.default is FROM_FILE]
+    def decorate(made: T) -> T:
+        call = made.__init__ if isinstance(made, type) else made
+        signature = inspect.signature(call)
+        listed = [name for name, one in signature.parameters.items() if one.default is FROM_FILE]
 
-        @functools.wraps(init)
-        def filled(self, *args, **given):
-            given |= dict(zip(names, args, strict=False))
+        @functools.wraps(call)
+        def filled(*args, **given):
+            taken = signature.bind_partial(*args, **given).arguments
             defaults = read_defaults(file)
-            init(self, **{name: defaults[name] for name in listed} | given)
+            return call(*args, **given, **{name: defaults[name] for name in listed if name not in taken})
 
-        cls.__init__ = filled
-        return cls
+        if not isinstance(made, type):
+            return cast(T, filled)
+        made.__init__ = filled
+        return cast(T, made)
 
     return decorate

@@ -13,6 +13,7 @@ import numpy as np
 from flax import struct
 
 from algos import checks
+from algos.defaults import FROM_FILE, take_defaults_from
 from jaxmarl_echelon.curricula import stages as stages_lib
 from jaxmarl_echelon.curricula.base import Curriculum
 from jaxmarl_echelon.curricula.stages import LONGEST_WINDOW, RATE_TOLERANCE, EpisodeResult, Stage, StageRules
@@ -77,20 +78,21 @@ class SpawnProgress(struct.PyTreeNode):
     regressions: jax.Array
 
 
+@take_defaults_from("curriculum/spawn")
 def spawn_curriculum(
     env,
     stages: Sequence[Mapping],
     common: Mapping | None = None,
     evaluation: Mapping | None = None,
-    window: int = 200,
-    activation_samples: int | None = None,
-    min_episode: int = 100,
-    enable_patience: int = 5,
-    disable_patience: int = 3,
-    cooldown: int = 20,
-    ema_alpha: float = 0.2,
-    blend_previous_prob: float = 0.3,
-    blend_decay_episodes: int = 50,
+    window: int = FROM_FILE,
+    activation_samples: int | None = FROM_FILE,
+    min_episode: int = FROM_FILE,
+    enable_patience: int = FROM_FILE,
+    disable_patience: int = FROM_FILE,
+    cooldown: int = FROM_FILE,
+    ema_alpha: float = FROM_FILE,
+    blend_previous_prob: float = FROM_FILE,
+    blend_decay_episodes: int = FROM_FILE,
 ) -> Curriculum:
     """Builds a curriculum of stages with success-rate thresholds for advancing and regressing.
 

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from algos.checks import is_number
+from algos.defaults import FROM_FILE, read_defaults
 from algos.types import PyTree
 from jaxmarl_echelon.envs import settings
 
@@ -22,13 +23,13 @@ class Component(NamedTuple):
     """One named term of a reward.
 
     Attributes:
-      defaults: default weights, numbers or switches. `weight`, a factor on the whole term, is added with
-        default 1 if missing.
       value: `(weights, situation, memory) -> (reward, memory)`.
+      defaults: default weights, numbers or switches; those of the catalogue's files unless given. `weight`,
+        a factor on the whole term, is added with default 1 if missing.
     """
 
-    defaults: dict[str, float | bool]
     value: Callable[[Weights, PyTree, PyTree], tuple[jax.Array, PyTree]]
+    defaults: Mapping[str, float | bool] = FROM_FILE
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,11 +38,24 @@ class Catalogue:
 
     Attributes:
       components: by name.
+      files: configurations of rewards with default weights; the first that has a component counts.
       memory: `() -> memory`, the components' initial carry of an episode.
     """
 
     components: Mapping[str, Component]
+    files: tuple[str, ...]
     memory: Callable[[], PyTree] = tuple
+
+    def defaults(self, name: str) -> dict[str, float | bool]:
+        """Returns the default weights of a component."""
+        own = self.components[name].defaults
+        if own is FROM_FILE:
+            listed = (read_defaults(f"{file}:components") for file in self.files)
+            own = next(weights[name] for weights in listed if name in weights)
+        # Whole numbers are weights like others, switches are not.
+        return {"weight": 1.0} | {
+            key: one if isinstance(one, bool) else float(one) for key, one in own.items()
+        }
 
     def make(
         self,
@@ -69,7 +83,7 @@ class Catalogue:
         return Reward(self, tuple(components), weights)
 
     def _weights(self, name: str, given: Mapping | None) -> tuple[tuple[str, float | bool], ...]:
-        defaults = {"weight": 1.0} | self.components[name].defaults
+        defaults = self.defaults(name)
         for key, value in (given or {}).items():
             if key not in defaults:
                 raise ValueError(f"reward {name}.{key} is unknown; allowed: {', '.join(defaults)}")

@@ -4,22 +4,23 @@ Configurations and command lines use flat keys; `unflatten_settings` distributes
 reader returns the validated value or raises a ValueError that lists the allowed values.
 """
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from numbers import Real
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 import numpy as np
 
 from algos import checks
+from algos.defaults import FROM_FILE, read_defaults
 
 T = TypeVar("T")
 
 
-def setting_field(default: Any, read: Callable | None = None, *bounds) -> Any:
-    """Declares a field of `Settings`: its value is `read(name, value, *bounds)`, or the given one."""
-    check = None if read is None else lambda name, value: read(name, value, *bounds)
-    return field(default_factory=lambda: default, metadata={"read": check})
+def setting_field(read: Callable, *bounds) -> Any:
+    """Declares a field of `Settings` with a value from a file, read as `read(name, value, *bounds)`."""
+    return field(default=FROM_FILE, metadata={"read": lambda name, value: read(name, value, *bounds)})
 
 
 @dataclass(frozen=True)
@@ -33,19 +34,19 @@ class Settings:
 
 
 def unflatten_settings(kind: type[T], given: Mapping[str, Any]) -> T:
-    """Builds a dataclass of `Settings` from flat keys; missing ones take their defaults.
+    """Builds a dataclass of `Settings` from flat keys; missing ones have the values of `kind.FILE`.
 
     Raises:
       ValueError: one line, for an unknown key or an invalid value.
     """
-    groups = {one.name: one.default_factory for one in fields(kind)}
-    group_of = {one.name: name for name, group in groups.items() for one in fields(group)}
-    chosen = {name: {} for name in groups}
-    for key, value in given.items():
-        if key not in group_of:
-            raise ValueError(f"env.{key}: unknown; {checks.suggest_names(key, group_of)}")
-        chosen[group_of[key]][key] = value
-    return kind(**{name: group(**chosen[name]) for name, group in groups.items()})
+    hints, values = get_type_hints(kind), {**read_defaults(kind.FILE), **given}
+    groups = {one.name: hints[one.name] for one in fields(kind)}
+    keys = {name: [one.name for one in fields(group)] for name, group in groups.items()}
+    known = list(itertools.chain(*keys.values()))
+    for key in given:
+        if key not in known:
+            raise ValueError(f"env.{key}: unknown; {checks.suggest_names(key, known)}")
+    return kind(**{name: group(**{key: values[key] for key in keys[name]}) for name, group in groups.items()})
 
 
 def flatten_settings(settings: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 
+from algos.defaults import FROM_FILE, take_defaults_from
 from jaxmarl_echelon.tracking.base import RunInfo, Sink, Values
 from jaxmarl_echelon.tracking.console import ConsoleSink
 from jaxmarl_echelon.tracking.panels import compose_dashboard
@@ -77,7 +78,8 @@ class Dashboard(Sink):
         yield from console.render(picture, options.update(height=height))
 
 
-def terminal_sink(every_seconds: float = 10.0, refresh_per_second: float = 4.0) -> Sink:
+@take_defaults_from("tracking/default:sinks.terminal")
+def terminal_sink(every_seconds: float = FROM_FILE, refresh_per_second: float = FROM_FILE) -> Sink:
     """Returns the dashboard if standard output is a UTF-8 terminal, else plain lines."""
     console = Console()
     capable = console.is_terminal and not console.is_dumb_terminal and console.encoding.startswith("utf")

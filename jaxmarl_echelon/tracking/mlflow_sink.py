@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from algos.defaults import FROM_FILE, take_defaults_from
 from jaxmarl_echelon.tracking.base import TABLES, RunInfo, Sink, Values, recall_id
 
 ID_FILE = "mlflow_id.txt"
@@ -14,6 +15,7 @@ _REFUSED = re.compile(r"[^\w. /-]")
 _MOST = 1000
 
 
+@take_defaults_from("tracking/mlflow:sinks.mlflow")
 class MlflowSink(Sink):
     """Logs the numbers of all namespaces except single episodes, against environment steps.
 
@@ -27,7 +29,7 @@ class MlflowSink(Sink):
         variable `MLFLOW_TRACKING_URI`, or a store in the working directory).
     """
 
-    def __init__(self, experiment: str = "jaxmarl_echelon", uri: str | None = None):
+    def __init__(self, experiment: str = FROM_FILE, uri: str | None = FROM_FILE):
         self._experiment, self._uri = experiment, uri
         self._client: Any = None
         self._id = ""

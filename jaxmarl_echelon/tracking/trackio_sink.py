@@ -8,10 +8,12 @@ from typing import Any
 
 from typing_extensions import override
 
+from algos.defaults import FROM_FILE, take_defaults_from
 from jaxmarl_echelon.tracking.base import RunInfo
 from jaxmarl_echelon.tracking.wandb_sink import WandbSink
 
 
+@take_defaults_from("tracking/trackio:sinks.trackio")
 class TrackioSink(WandbSink):
     """As `WandbSink`, in Trackio: `trackio show` opens its dashboard.
 
@@ -27,7 +29,9 @@ class TrackioSink(WandbSink):
 
     module = "trackio"
 
-    def __init__(self, project: str = "jaxmarl_echelon", group: str | None = None, space: str | None = None):
+    def __init__(
+        self, project: str = FROM_FILE, group: str | None = FROM_FILE, space: str | None = FROM_FILE
+    ):
         super().__init__(project, group=group)
         self._space = space
 

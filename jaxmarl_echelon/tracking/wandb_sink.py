@@ -6,6 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from algos.defaults import FROM_FILE, take_defaults_from
 from jaxmarl_echelon.terminal import without_prompts
 from jaxmarl_echelon.tracking.base import TABLES, RunInfo, Sink, Values, recall_id
 
@@ -13,6 +14,7 @@ from jaxmarl_echelon.tracking.base import TABLES, RunInfo, Sink, Values, recall_
 MEAN = "mean"
 
 
+@take_defaults_from("tracking/wandb:sinks.wandb")
 class WandbSink(Sink):
     """Logs all namespaces except single episodes, against environment steps.
 
@@ -37,10 +39,10 @@ class WandbSink(Sink):
 
     def __init__(
         self,
-        project: str = "jaxmarl_echelon",
-        entity: str | None = None,
-        group: str | None = None,
-        mode: str = "offline",
+        project: str = FROM_FILE,
+        entity: str | None = FROM_FILE,
+        group: str | None = FROM_FILE,
+        mode: str = FROM_FILE,
     ):
         if mode not in ("offline", "online"):
             raise ValueError(f"tracking.sinks.wandb.mode={mode}: must be one of offline, online")

@@ -12,6 +12,7 @@ import numpy as np
 from flax import struct
 
 from algos import checks
+from algos.defaults import FROM_FILE, take_defaults_from
 from algos.types import PyTree
 from jaxmarl_echelon.curricula import episode_queue, stages
 from jaxmarl_echelon.curricula.base import Curriculum, read_task_params
@@ -79,12 +80,13 @@ class WindowConfig(NamedTuple):
         )
 
 
+@take_defaults_from("curriculum/missions4")
 def mission_curriculum(
     env,
     phases: Sequence[Mapping],
-    gate: str = "training",
-    window: int = 500,
-    confidence: float = 0.95,
+    gate: str = FROM_FILE,
+    window: int = FROM_FILE,
+    confidence: float = FROM_FILE,
     evaluation: Mapping | None = None,
     **numbers,
 ) -> Curriculum:

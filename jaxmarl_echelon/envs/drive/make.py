@@ -33,24 +33,23 @@ FULL = 0.75  # share of filled slots above which empty ones may cost as much as 
 CHUNK = 1 / 32
 
 
-def make(reward: Reward, *, scenes: Scenes | str = "generated", **given) -> Drive:
+def make(reward: Reward, **given) -> Drive:
     """Builds the environment; `given` are keys of `conf/env/drive.yaml`, which explains each.
 
     Args:
       reward: reward function.
-      scenes: source of the scenes, or the scenes themselves.
-      given: settings that differ from the defaults.
+      given: settings that differ from the defaults; `scenes` may be the scenes themselves.
 
     Raises:
       ValueError: one line, for a setting with an invalid value or a faulty scene.
     """
+    scenes = given.pop("scenes") if isinstance(given.get("scenes"), Scenes) else None
     names = {one.name for one in fields(SceneSettings)}
-    world = {key: value for key, value in given.items() if key in names}
+    chosen = SceneSettings(**{key: value for key, value in given.items() if key in names})
     # Scenes depend on the length of episodes, too: goals of files lie within it.
     rest = {key: value for key, value in given.items() if key not in names or key == "steps"}
-    if isinstance(scenes, Scenes):
-        return _assemble_environment(reward, scenes, SceneSettings(**world), rest)
-    chosen = SceneSettings(scenes=scenes, **world)
+    if scenes is not None:
+        return _assemble_environment(reward, scenes, chosen, rest)
     _read_settings(reward, rest)  # before the scenes, which take minutes
     env = _assemble_environment(reward, library.load_scenes(chosen), chosen, rest)
     env.files = library.list_scene_files(chosen)

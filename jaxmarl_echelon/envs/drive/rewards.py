@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from algos.defaults import read_defaults
 from jaxmarl_echelon.envs.drive.measures.ride import RideDynamics
 from jaxmarl_echelon.envs.drive.state import DT, RoadCondition
 from jaxmarl_echelon.envs.rewards import Catalogue, Component, Reward, Weights
@@ -180,30 +181,31 @@ def penalize_speed_changes(
 
 
 COMPONENTS: dict[str, Component] = {
-    "goal": Component({"weight": 1.0}, count_goals),
-    "goal_again": Component({"weight": 1.0}, count_ghost_goals),
-    "collision": Component({"weight": -0.5}, count_collision_steps),
-    "offroad": Component({"weight": -0.5}, count_offroad_steps),
-    "progress": Component({"weight": 0.0}, measure_goal_progress),
-    "impact": Component({"weight": 0.0}, penalize_impact_speed),
-    "red_light": Component({"weight": -0.5}, count_red_lights),
-    "lane_align": Component({"weight": 0.0, "velocity": 1.0}, reward_lane_alignment),
-    "lane_center": Component({"weight": 0.0, "bias": 0.0}, penalize_lane_offset),
-    "velocity": Component({"weight": 0.0}, reward_lane_motion),
-    "timestep": Component({"weight": 0.0}, penalize_time),
-    "reverse": Component({"weight": 0.0}, penalize_reversing),
-    "comfort": Component({"weight": 0.0}, penalize_discomfort),
-    "overspeed": Component({"weight": 0.0}, penalize_speeding),
-    "ade": Component({"weight": 0.0}, penalize_displacement),
-    "smoothness": Component({"weight": 0.0}, penalize_speed_changes),
+    "goal": Component(count_goals),
+    "goal_again": Component(count_ghost_goals),
+    "collision": Component(count_collision_steps),
+    "offroad": Component(count_offroad_steps),
+    "progress": Component(measure_goal_progress, {"weight": 0.0}),
+    "impact": Component(penalize_impact_speed, {"weight": 0.0}),
+    "red_light": Component(count_red_lights, {"weight": -0.5}),
+    "lane_align": Component(reward_lane_alignment, {"weight": 0.0, "velocity": 1.0}),
+    "lane_center": Component(penalize_lane_offset, {"weight": 0.0, "bias": 0.0}),
+    "velocity": Component(reward_lane_motion, {"weight": 0.0}),
+    "timestep": Component(penalize_time, {"weight": 0.0}),
+    "reverse": Component(penalize_reversing, {"weight": 0.0}),
+    "comfort": Component(penalize_discomfort, {"weight": 0.0}),
+    "overspeed": Component(penalize_speeding, {"weight": 0.0}),
+    "ade": Component(penalize_displacement, {"weight": 0.0}),
+    "smoothness": Component(penalize_speed_changes, {"weight": 0.0}),
 }
-DEFAULT = ("goal", "goal_again", "collision", "offroad")
-CATALOGUE = Catalogue(COMPONENTS)
+CATALOGUE = Catalogue(COMPONENTS, ("reward/drive",))
 
 
 def make_reward(
     components: Mapping[str, Mapping[str, float] | None] | None = None,
     sets: Mapping[str, Sequence[str]] | None = None,
 ) -> Reward:
-    """Builds a reward of driving; see `Catalogue.make`. Its default is the first four components."""
-    return CATALOGUE.make(dict.fromkeys(DEFAULT) if components is None else components, sets)
+    """Builds a reward of driving; see `Catalogue.make`. Its default is that of `conf/reward/drive.yaml`."""
+    return CATALOGUE.make(
+        read_defaults("reward/drive:components") if components is None else components, sets
+    )

@@ -1,12 +1,13 @@
 """Settings of driving: per run, and per episode (those that curricula may change)."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from algos.defaults import FROM_FILE
 from jaxmarl_echelon.envs.drive import commands, conditioning
 from jaxmarl_echelon.envs.drive.codes import VIEW_EDGES, VIEW_LANES
 from jaxmarl_echelon.envs.drive.observing import layout
@@ -52,39 +53,39 @@ def _ratio(name: str, value) -> float | None:
 class DrivingSettings(Settings):
     """Settings of the motion of bodies; conf/env/drive.yaml explains each."""
 
-    dynamics: str = setting_field("classic", read_choice, motion.NAMES)
-    actions: str = setting_field("discrete", read_choice, commands.KINDS)
-    wheelbase_ratio: float | None = setting_field(None, _ratio)
-    others: str | None = setting_field(None, _others)
-    steps: int = setting_field(90, read_whole, 1, 10_000)
-    offroad_test: str = setting_field("crossing", read_choice, OFFROAD_TESTS)
-    lights: str | None = setting_field(None, _lights)
+    dynamics: str = setting_field(read_choice, motion.NAMES)
+    actions: str = setting_field(read_choice, commands.KINDS)
+    wheelbase_ratio: float | None = setting_field(_ratio)
+    others: str | None = setting_field(_others)
+    steps: int = setting_field(read_whole, 1, 10_000)
+    offroad_test: str = setting_field(read_choice, OFFROAD_TESTS)
+    lights: str | None = setting_field(_lights)
 
 
 @dataclass(frozen=True)
 class EndingSettings(Settings):
     """Settings of goals and endings; all may change between episodes, except to or from `new_goal`."""
 
-    goal_behavior: str = "respawn"
-    goal_radius: float = 2.0
-    goal_speed: float | None = None
-    goal_distance: Sequence[float] = (20.0, 60.0)
-    collision_behavior: str = "ignore"
-    offroad_behavior: str = "ignore"
-    early_end: bool = False
+    goal_behavior: str = FROM_FILE
+    goal_radius: float = FROM_FILE
+    goal_speed: float | None = FROM_FILE
+    goal_distance: Sequence[float] = FROM_FILE
+    collision_behavior: str = FROM_FILE
+    offroad_behavior: str = FROM_FILE
+    early_end: bool = FROM_FILE
 
 
 @dataclass(frozen=True)
 class ObservationSettings(Settings):
     """Settings of the observations."""
 
-    layout: str = setting_field("compact", read_choice, layout.LAYOUTS)
-    partners: int = setting_field(12, read_whole, 0, MOST_PARTNERS)
-    lanes: int = setting_field(VIEW_LANES, read_whole, 0, VIEW_LANES)
-    edges: int = setting_field(VIEW_EDGES, read_whole, 0, VIEW_EDGES)
-    reach: float = setting_field(50.0, read_number, 1.0)
-    observe_time: bool = setting_field(False, read_switch)
-    condition: Sequence[str] = setting_field((), read_choices, tuple(conditioning.BOUNDS))
+    layout: str = setting_field(read_choice, layout.LAYOUTS)
+    partners: int = setting_field(read_whole, 0, MOST_PARTNERS)
+    lanes: int = setting_field(read_whole, 0, VIEW_LANES)
+    edges: int = setting_field(read_whole, 0, VIEW_EDGES)
+    reach: float = setting_field(read_number, 1.0)
+    observe_time: bool = setting_field(read_switch)
+    condition: Sequence[str] = setting_field(read_choices, tuple(conditioning.BOUNDS))
 
     def view(self, driving: DrivingSettings, control: str, init_step: int) -> ObservationConfig:
         """Returns the layout of the observations."""
@@ -155,9 +156,11 @@ READERS: dict[str, DriveReader] = {
 class DriveSettings:
     """All settings of driving except those of the scenes."""
 
-    driving: DrivingSettings = field(default_factory=DrivingSettings)
-    rules: EndingSettings = field(default_factory=EndingSettings)
-    observing: ObservationSettings = field(default_factory=ObservationSettings)
+    FILE: ClassVar[str] = "env/drive"
+
+    driving: DrivingSettings
+    rules: EndingSettings
+    observing: ObservationSettings
 
 
 def change_drive_params(

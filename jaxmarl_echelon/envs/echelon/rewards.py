@@ -113,18 +113,16 @@ def _fight(weights: Weights, situation: BattleRewardInputs) -> jax.Array:
 
 
 COMPONENTS: dict[str, Component] = {
-    "zone_approach": Component({"weight": 1.5, "crowding": 0.5}, reward_zone_approach),
-    "zone_hold": Component({"weight": 3.0}, reward_zone_hold),
-    "damage": Component({"weight": 0.05, "contested": 2.0}, reward_damage),
-    "kills": Component({"weight": 10.0, "contested": 2.0}, reward_kills),
-    "assists": Component({"weight": 5.0, "contested": 2.0}, reward_assists),
-    "death": Component({"weight": 1.0, "contested": 0.5}, penalise_death),
-    "cohesion": Component(
-        {"weight": 0.0, "near": 10.0, "away": 30.0, "lost": 50.0, "charge": 0.5}, reward_cohesion
-    ),
-    "win": Component({"weight": 0.0}, reward_win),
+    "zone_approach": Component(reward_zone_approach),
+    "zone_hold": Component(reward_zone_hold),
+    "damage": Component(reward_damage),
+    "kills": Component(reward_kills),
+    "assists": Component(reward_assists),
+    "death": Component(penalise_death),
+    "cohesion": Component(reward_cohesion),
+    "win": Component(reward_win),
 }
-CATALOGUE = Catalogue(COMPONENTS)
+CATALOGUE = Catalogue(COMPONENTS, ("reward/echelon",))
 
 
 def make_battle_reward(

@@ -2,17 +2,18 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from algos.defaults import FROM_FILE
 from jaxmarl_echelon.envs.echelon.battle.state import TEAMS, EchelonParams
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import SUBSTEP
-from jaxmarl_echelon.envs.echelon.observing.layout import FRAMES, WORLD
-from jaxmarl_echelon.envs.echelon.observing.true_state import OWN, read_critic
+from jaxmarl_echelon.envs.echelon.observing.layout import FRAMES
+from jaxmarl_echelon.envs.echelon.observing.true_state import read_critic
 from jaxmarl_echelon.envs.echelon.rosters import Roster, read_roster
 from jaxmarl_echelon.envs.rewards import Reward
 from jaxmarl_echelon.envs.settings import (
@@ -50,56 +51,58 @@ def _folder(name: str, value) -> str | None:
 class ForceSettings(Settings):
     """Teams, fire probability of their scripts and navigation assistance; see conf/env/echelon.yaml."""
 
-    blue: str | Sequence | Mapping = "pack5"
-    red: str | Sequence | Mapping = "pack5"
-    fire_probability: float | Sequence[float] = 0.5
-    assist: float | Sequence[float] = 0.0
+    blue: str | Sequence | Mapping = FROM_FILE
+    red: str | Sequence | Mapping = FROM_FILE
+    fire_probability: float | Sequence[float] = FROM_FILE
+    assist: float | Sequence[float] = FROM_FILE
 
 
 @dataclass(frozen=True)
 class TerrainSettings(Settings):
     """Terrains, and the capacity for terrain changes during a battle."""
 
-    size: Sequence[int] = setting_field((40, 40, 20), _size)
-    maps: int = setting_field(64, read_whole, 1, 2**16)
-    map_seed: int = setting_field(0, read_whole, 0)
-    map_weights: Sequence[float] | None = None
-    biomes: Sequence[str] | None = None
-    cache: str | None = setting_field("auto", _folder)
-    pages: int = setting_field(64, read_whole, 0, 4096)
-    damaged: int = setting_field(96, read_whole, 0, 4096)
+    size: Sequence[int] = setting_field(_size)
+    maps: int = setting_field(read_whole, 1, 2**16)
+    map_seed: int = setting_field(read_whole, 0)
+    map_weights: Sequence[float] | None = FROM_FILE
+    biomes: Sequence[str] | None = FROM_FILE
+    cache: str | None = setting_field(_folder)
+    pages: int = setting_field(read_whole, 0, 4096)
+    damaged: int = setting_field(read_whole, 0, 4096)
 
 
 @dataclass(frozen=True)
 class BattleRules(Settings):
     """Start positions, physics and end of a battle; seconds, voxels, rad."""
 
-    time_limit: float = 60.0
-    zone_seconds: float | str | None = None
-    gravity: float = 9.81
-    spawn_jitter: float = 0.25
-    yaw_jitter: float = 0.15
-    original: bool = setting_field(False, read_switch)
+    time_limit: float = FROM_FILE
+    zone_seconds: float | str | None = FROM_FILE
+    gravity: float = FROM_FILE
+    spawn_jitter: float = FROM_FILE
+    yaw_jitter: float = FROM_FILE
+    original: bool = setting_field(read_switch)
 
 
 @dataclass(frozen=True)
 class VisibilitySettings(Settings):
     """Content of the observations."""
 
-    observation: str = "full"
-    frame: str = setting_field(WORLD, read_choice, FRAMES)
-    critic: str = setting_field(OWN, read_critic)
-    telemetry: bool = setting_field(True, read_switch)
+    observation: str = FROM_FILE
+    frame: str = setting_field(read_choice, FRAMES)
+    critic: str = setting_field(read_critic)
+    telemetry: bool = setting_field(read_switch)
 
 
 @dataclass(frozen=True)
 class EchelonSettings:
     """All settings of the mech battles."""
 
-    forces: ForceSettings = field(default_factory=ForceSettings)
-    ground: TerrainSettings = field(default_factory=TerrainSettings)
-    rules: BattleRules = field(default_factory=BattleRules)
-    observing: VisibilitySettings = field(default_factory=VisibilitySettings)
+    FILE: ClassVar[str] = "env/echelon"
+
+    forces: ForceSettings
+    ground: TerrainSettings
+    rules: BattleRules
+    observing: VisibilitySettings
 
 
 class SettingLimits(NamedTuple):

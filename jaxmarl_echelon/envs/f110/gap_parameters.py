@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from algos.defaults import FROM_FILE, take_defaults_from
 from jaxmarl_echelon.envs.settings import read_choice, read_mapping
 
 TARGET_MODES = ("center", "farthest", "weighted")
@@ -16,6 +17,7 @@ _SIGNED = ("wall_avoid_kick", "center_bias_gain", "inside_bias_gain", "dwa_headi
 _SIGNED += ("gap_width_weight", "gap_clearance_weight", "gap_center_weight", "gap_curvature_weight")
 
 
+@take_defaults_from("env/f110:ftg")
 class FTGParams(struct.PyTreeNode):
     """Gains of the driver: scalars (numbers or arrays) that may change without recompiling.
 
@@ -53,42 +55,43 @@ class FTGParams(struct.PyTreeNode):
     """
 
     farthest: jax.Array | bool = False
-    max_distance: jax.Array | float = 10.0
-    bubble_radius: jax.Array | float = 3.0
-    max_steer: jax.Array | float = 0.42
-    min_speed: jax.Array | float = 0.2
-    max_speed: jax.Array | float = 0.8
-    steering_gain: jax.Array | float = 0.35
-    steer_smooth: jax.Array | float = 0.6
-    gap_min_range: jax.Array | float = 0.4
-    wall_avoid_kick: jax.Array | float = 0.02
-    panic_near: jax.Array | float = 4.0
-    panic_very_near: jax.Array | float = 2.0
-    panic_factor_near: jax.Array | float = 1.0
-    panic_factor_very_near: jax.Array | float = 1.0
-    evasive_threshold: jax.Array | float = 1.0
-    evasive_steer_scale: jax.Array | float = 0.5
-    crawl_steer_ratio: jax.Array | float = 0.6
-    steering_speed_scale: jax.Array | float = 1.0
-    center_bias_gain: jax.Array | float = 0.0
-    inside_bias_gain: jax.Array | float = 0.0
-    gap_width_weight: jax.Array | float = 1.0
-    gap_clearance_weight: jax.Array | float = 1.0
-    gap_center_weight: jax.Array | float = 0.5
-    gap_curvature_weight: jax.Array | float = 0.2
-    disparity_threshold: jax.Array | float = 0.35
-    vehicle_width: jax.Array | float = 0.225
-    safety_margin: jax.Array | float = 0.08
-    cutback_clearance: jax.Array | float = 0.9
-    cutback_hold: jax.Array | int = 8
-    preview_horizon: jax.Array | float = 0.0
-    dwa_horizon: jax.Array | float = 0.5
-    dwa_heading_weight: jax.Array | float = 0.1
-    u_shape_threshold: jax.Array | float = 0.5
-    u_shape_crawl: jax.Array | float = 0.3
-    wheelbase: jax.Array | float = 0.3302
+    max_distance: jax.Array | float = FROM_FILE
+    bubble_radius: jax.Array | float = FROM_FILE
+    max_steer: jax.Array | float = FROM_FILE
+    min_speed: jax.Array | float = FROM_FILE
+    max_speed: jax.Array | float = FROM_FILE
+    steering_gain: jax.Array | float = FROM_FILE
+    steer_smooth: jax.Array | float = FROM_FILE
+    gap_min_range: jax.Array | float = FROM_FILE
+    wall_avoid_kick: jax.Array | float = FROM_FILE
+    panic_near: jax.Array | float = FROM_FILE
+    panic_very_near: jax.Array | float = FROM_FILE
+    panic_factor_near: jax.Array | float = FROM_FILE
+    panic_factor_very_near: jax.Array | float = FROM_FILE
+    evasive_threshold: jax.Array | float = FROM_FILE
+    evasive_steer_scale: jax.Array | float = FROM_FILE
+    crawl_steer_ratio: jax.Array | float = FROM_FILE
+    steering_speed_scale: jax.Array | float = FROM_FILE
+    center_bias_gain: jax.Array | float = FROM_FILE
+    inside_bias_gain: jax.Array | float = FROM_FILE
+    gap_width_weight: jax.Array | float = FROM_FILE
+    gap_clearance_weight: jax.Array | float = FROM_FILE
+    gap_center_weight: jax.Array | float = FROM_FILE
+    gap_curvature_weight: jax.Array | float = FROM_FILE
+    disparity_threshold: jax.Array | float = FROM_FILE
+    vehicle_width: jax.Array | float = FROM_FILE
+    safety_margin: jax.Array | float = FROM_FILE
+    cutback_clearance: jax.Array | float = FROM_FILE
+    cutback_hold: jax.Array | int = FROM_FILE
+    preview_horizon: jax.Array | float = FROM_FILE
+    dwa_horizon: jax.Array | float = FROM_FILE
+    dwa_heading_weight: jax.Array | float = FROM_FILE
+    u_shape_threshold: jax.Array | float = FROM_FILE
+    u_shape_crawl: jax.Array | float = FROM_FILE
+    wheelbase: jax.Array | float = FROM_FILE
 
 
+@take_defaults_from("env/f110:ftg")
 @dataclass(frozen=True)
 class FTGOptions:
     """Static choices of the driver, each of which needs its own program.
@@ -110,26 +113,26 @@ class FTGOptions:
       ValueError: if a value is not allowed.
     """
 
-    target_mode: str = "center"
-    window_size: int = 4
-    preview_samples: int = 0
-    dwa_samples: int = 0
-    use_disparity_extender: bool = False
-    no_cutback: bool = False
-    enhanced_gap_scoring: bool = False
-    u_shape: bool = False
+    target_mode: str = FROM_FILE
+    window_size: int = FROM_FILE
+    preview_samples: int = FROM_FILE
+    dwa_samples: int = FROM_FILE
+    use_disparity_extender: bool = FROM_FILE
+    no_cutback: bool = FROM_FILE
+    enhanced_gap_scoring: bool = FROM_FILE
+    u_shape: bool = FROM_FILE
     fov: float = 4.7
-    rollout_steps: int = 5
+    rollout_steps: int = FROM_FILE
 
     def __post_init__(self):
         if self.target_mode not in TARGET_MODES:
             raise ValueError(f"ftg target_mode is {self.target_mode!r}; allowed: {', '.join(TARGET_MODES)}")
         if not 0.0 < self.fov <= 2.0 * np.pi:
             raise ValueError(f"ftg fov is {self.fov}; it must be greater than 0 and at most 2 pi")
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(field.default, bool) and not isinstance(value, bool):
-                raise ValueError(f"ftg {field.name} is {value!r}; it must be true or false")
+        for name in ("use_disparity_extender", "no_cutback", "enhanced_gap_scoring", "u_shape"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise ValueError(f"ftg {name} is {value!r}; it must be true or false")
         lowest = {"window_size": 1, "preview_samples": 0, "dwa_samples": 0, "rollout_steps": 1}
         for name, least in lowest.items():
             value = getattr(self, name)

@@ -287,77 +287,31 @@ def _initial_memory() -> CarRewardMemory:
 
 
 COMPONENTS: dict[str, Component] = {
-    "terminal": Component(
-        {
-            "target_crash": 200.0,
-            "self_crash": -20.0,
-            "collision": 0.0,
-            "timeout": -100.0,
-            "idle_stop": -5.0,
-            "target_finish": -20.0,
-        },
-        _reward_outcome,
-    ),
-    "pressure": Component(
-        {
-            "bonus": 0.001,
-            "interval": 1.0,
-            "streak_bonus": 0.0,
-            "streak_limit": 40.0,
-            "distance": 1.30,
-            "speed": 0.30,
-            "bearing": 1.57,
-        },
-        _reward_pressure,
-    ),
-    "distance": Component(
-        {
-            "near": 0.002,
-            "near_distance": 1.0,
-            "far": 0.002,
-            "far_distance": 2.5,
-            "gradient": 0.0,
-            "gradient_limit": 0.002,
-            "time_scaled": False,
-        },
-        _reward_distance,
-    ),
-    "heading": Component({"amount": 0.001}, _reward_heading),
-    "speed": Component({"per_mps": 0.0005, "limit": 0.60}, _reward_speed),
-    "pinch": Component(
-        {
-            "amplitude": 0.004,
-            "forward": 1.20,
-            "lateral": 0.35,
-            "sigma": 0.55,
-            "potential": True,
-            "peak": 1.0,
-            "floor": -0.5,
-            "power": 2.0,
-        },
-        _reward_pinch,
-    ),
-    "clearance": Component(
-        {"per_metre": 0.003, "low": 0.30, "high": 3.20, "limit": 0.015, "time_scaled": False},
-        _reward_clearance_loss,
-    ),
-    "turn": Component({"per_radian": 0.006, "limit": 0.015, "time_scaled": False}, _reward_target_turn),
-    "idle": Component({"penalty": 0.0005, "speed": 0.12, "patience": 25.0}, _penalize_idling),
-    "reverse": Component({"penalty": 0.001, "speed": 0.02}, _penalize_reversing),
-    "brake": Component({"penalty": 0.0005, "speed": 0.40, "drop": 0.25}, _penalize_braking),
-    "step": Component({"amount": -0.001}, _reward_step),
-    "progress": Component({"per_metre": 1.0}, _reward_progress),
-    "track_speed": Component({"per_mps": 1.0}, _reward_track_speed),
-    "lateral_rate": Component({"per_mps": 0.01}, _penalize_lateral_rate),
-    "offset": Component({"per_metre": 0.02}, _penalize_offset),
-    "steer": Component({"per_radian": 0.1}, _penalize_steering),
-    "steer_rate": Component({"per_radian": 0.01}, _penalize_steer_rate),
-    "collision": Component({"penalty": 10.0}, _penalize_collision),
-    "target_offset": Component({"amount": 1.0, "scale": 1.0}, _reward_target_offset),
-    "target_wall": Component({"amount": 1.0, "scale": 1.0}, _reward_target_wall),
+    "terminal": Component(_reward_outcome),
+    "pressure": Component(_reward_pressure),
+    "distance": Component(_reward_distance),
+    "heading": Component(_reward_heading),
+    "speed": Component(_reward_speed),
+    "pinch": Component(_reward_pinch),
+    "clearance": Component(_reward_clearance_loss),
+    "turn": Component(_reward_target_turn),
+    "idle": Component(_penalize_idling),
+    "reverse": Component(_penalize_reversing),
+    "brake": Component(_penalize_braking),
+    "step": Component(_reward_step),
+    "progress": Component(_reward_progress),
+    "track_speed": Component(_reward_track_speed),
+    "lateral_rate": Component(_penalize_lateral_rate),
+    "offset": Component(_penalize_offset),
+    "steer": Component(_penalize_steering),
+    "steer_rate": Component(_penalize_steer_rate),
+    "collision": Component(_penalize_collision),
+    "target_offset": Component(_reward_target_offset),
+    "target_wall": Component(_reward_target_wall),
 }
 
-CATALOGUE = Catalogue(COMPONENTS, _initial_memory)
+PRESETS = ("gaplock_full", "race_progress", "centerline_racing", "gaplock_centerline_pressure")
+CATALOGUE = Catalogue(COMPONENTS, tuple(f"reward/{name}" for name in PRESETS), _initial_memory)
 
 
 def make_reward(

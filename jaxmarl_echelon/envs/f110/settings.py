@@ -2,12 +2,14 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
 
+from algos.defaults import FROM_FILE
 from jaxmarl_echelon.envs.f110.cars.simulation import WALL_CONTACTS, CarSimulation
 from jaxmarl_echelon.envs.settings import (
     Settings,
@@ -37,11 +39,11 @@ GAINS = {"f110": single_track.f110_gains, "gym": single_track.gym_gains}
 class Maps(Settings):
     """Settings of the maps: files, relative frequencies, and driving directions."""
 
-    map: str | Sequence[str] = "line2"
-    map_weights: Sequence[float] | None = None
-    reverse: bool | Sequence[bool] = False
-    centerline: str | Sequence[str | None] | None = None
-    unknown: str = setting_field("free", read_choice, UNKNOWN_STATES)
+    map: str | Sequence[str] = FROM_FILE
+    map_weights: Sequence[float] | None = FROM_FILE
+    reverse: bool | Sequence[bool] = FROM_FILE
+    centerline: str | Sequence[str | None] | None = FROM_FILE
+    unknown: str = setting_field(read_choice, UNKNOWN_STATES)
 
     def load(self) -> tuple[OccupancyMap, ...]:
         """Loads the maps; see `read_maps`."""
@@ -61,23 +63,16 @@ class Maps(Settings):
 
 
 @dataclass(frozen=True)
-class RaceMaps(Maps):
-    """Settings of the maps of races."""
-
-    map: str | Sequence[str] = "track:0"
-
-
-@dataclass(frozen=True)
 class Sensing(Settings):
     """Settings of the lidar and of the observation's scales; lengths in m, angles in rad, speeds in m/s."""
 
-    lidar_beams: int = 108
-    lidar_fov: float = 4.7
-    lidar_max_range: float = 30.0
-    lidar_noise: float = 0.01
-    lidar_range: float = setting_field(12.0, read_number, 1e-3)
-    speed_scale: float = setting_field(1.0, read_number, 1e-3)
-    position_scale: float = setting_field(12.0, read_number, 1e-3)
+    lidar_beams: int = FROM_FILE
+    lidar_fov: float = FROM_FILE
+    lidar_max_range: float = FROM_FILE
+    lidar_noise: float = FROM_FILE
+    lidar_range: float = setting_field(read_number, 1e-3)
+    speed_scale: float = setting_field(read_number, 1e-3)
+    position_scale: float = setting_field(read_number, 1e-3)
 
     @property
     def lidar(self) -> Lidar:
@@ -89,30 +84,29 @@ class Sensing(Settings):
 class GaplockSensing(Sensing):
     """Settings of the sensors and of optional features in the adversarial task."""
 
-    observe_target: bool = setting_field(True, read_switch)
-    observe_time: bool = setting_field(False, read_switch)
+    observe_target: bool = setting_field(read_switch)
+    observe_time: bool = setting_field(read_switch)
 
 
 @dataclass(frozen=True)
 class RaceSensing(Sensing):
     """Settings of the sensors, of the centreline points ahead (m) and of the nearest cars in races."""
 
-    speed_scale: float = setting_field(8.0, read_number, 1e-3)
-    lookahead: Sequence[float] = (0.5, 1.0, 2.0, 4.0)
-    neighbours: int = setting_field(2, read_whole, 0, 64)
+    lookahead: Sequence[float] = FROM_FILE
+    neighbours: int = setting_field(read_whole, 0, 64)
 
 
 @dataclass(frozen=True)
 class CarDriving(Settings):
     """Settings of the car, its low-level control, and the integration of its motion."""
 
-    car: str | Mapping = setting_field({"model": "limo"})
-    gains: str | Mapping = setting_field({"model": "f110"})
-    dt: float = setting_field(0.01, read_number, 1e-4, 0.1)
-    action_repeat: int = setting_field(2, read_whole, 1, 1000)
-    integrator: str = setting_field("rk4", read_choice, tuple(INTEGRATORS))
-    steering_delay: int = setting_field(1, read_whole, 0, 100)
-    wall_contact: str = setting_field("field", read_choice, WALL_CONTACTS)
+    car: str | Mapping = FROM_FILE
+    gains: str | Mapping = FROM_FILE
+    dt: float = setting_field(read_number, 1e-4, 0.1)
+    action_repeat: int = setting_field(read_whole, 1, 1000)
+    integrator: str = setting_field(read_choice, tuple(INTEGRATORS))
+    steering_delay: int = setting_field(read_whole, 0, 100)
+    wall_contact: str = setting_field(read_choice, WALL_CONTACTS)
 
     def simulation(
         self, maps: Sequence[OccupancyMap], lidar: Lidar, cars: int, *, shared_fate: bool
@@ -139,90 +133,88 @@ class CarDriving(Settings):
 class GaplockDriving(CarDriving):
     """Driving settings of the adversarial task; `attacker_speed` limits the attacker's commands, m/s."""
 
-    attacker_speed: Sequence[float] | None = None
+    attacker_speed: Sequence[float] | None = FROM_FILE
 
 
 @dataclass(frozen=True)
 class RaceDriving(CarDriving):
     """Driving settings of races; `action_speed` limits the commands, m/s."""
 
-    car: str | Mapping = setting_field({"model": "f1tenth", "v_max": 8.0})
-    gains: str | Mapping = setting_field({"model": "gym"})
-    action_repeat: int = setting_field(5, read_whole, 1, 1000)
-    steering_delay: int = setting_field(2, read_whole, 0, 100)
-    action_speed: Sequence[float] | None = (0.0, 8.0)
+    action_speed: Sequence[float] | None = FROM_FILE
 
 
 @dataclass(frozen=True)
 class Starts(Settings):
     """Start poses and speeds of adversarial episodes."""
 
-    spawns: str | Sequence[str] | Mapping[str, float] = ("pinch_right", "pinch_left")
-    spawn_points: Mapping | None = setting_field({})
-    spawn_jitter: Sequence[float] = (0.0, 0.0, 0.0)
-    pose_jitter: float | Sequence[float] = (0.0, 0.0, 0.0)
-    evaluation_jitter: float | Sequence[float] = (0.05, 0.05, 0.05)
-    spawn_speed: float | Sequence[float] = 0.44
-    base_poses: Mapping[str, Sequence] | None = setting_field({"line2": ((-46.769, -0.7, 0.0),)})
-    lock_steps: int = 800
-    locked: str | Sequence[str] = ("defender",)
+    spawns: str | Sequence[str] | Mapping[str, float] = FROM_FILE
+    spawn_points: Mapping | None = FROM_FILE
+    spawn_jitter: Sequence[float] = FROM_FILE
+    pose_jitter: float | Sequence[float] = FROM_FILE
+    evaluation_jitter: float | Sequence[float] = FROM_FILE
+    spawn_speed: float | Sequence[float] = FROM_FILE
+    base_poses: Mapping[str, Sequence] | None = FROM_FILE
+    lock_steps: int = FROM_FILE
+    locked: str | Sequence[str] = FROM_FILE
 
 
 @dataclass(frozen=True)
 class Endings(Settings):
     """Conditions other than contact that end adversarial episodes."""
 
-    finish_lines: Mapping[str, Sequence] | None = setting_field({"line2": ((45.74, 0.657), (45.74, -2.047))})
-    max_steps: int = 1500
-    timeout: str = "terminal"
-    idle_speed: float = 0.05
-    idle_decisions: int = 0
+    finish_lines: Mapping[str, Sequence] | None = FROM_FILE
+    max_steps: int = FROM_FILE
+    timeout: str = FROM_FILE
+    idle_speed: float = FROM_FILE
+    idle_decisions: int = FROM_FILE
 
 
 @dataclass(frozen=True)
 class Players(Settings):
     """Settings of the defender's driver, and of the attacker's goals."""
 
-    ftg: Mapping | None = setting_field({"steering_gain": 0.25, "bubble_radius": 2.0})
-    goal: Mapping | None = None
+    ftg: Mapping | None = FROM_FILE
+    goal: Mapping | None = FROM_FILE
 
 
 @dataclass(frozen=True)
 class RaceRules(Settings):
     """Settings of the cars, the starting grid, and the end of a race."""
 
-    cars: int = setting_field(1, read_whole, 1, 64)
-    start_speed: float | Sequence[float] = 0.0
-    grid_gap: float = 1.5
-    grid_offset: float = 0.4
-    crashed: str = "obstacle"
-    target_laps: int = 0
-    max_steps: int = 3000
-    ftg: Mapping | None = setting_field(
-        {"target_mode": "farthest", "max_speed": 2.0, "min_speed": 0.5, "steering_gain": 0.6}
-    )
+    cars: int = setting_field(read_whole, 1, 64)
+    start_speed: float | Sequence[float] = FROM_FILE
+    grid_gap: float = FROM_FILE
+    grid_offset: float = FROM_FILE
+    crashed: str = FROM_FILE
+    target_laps: int = FROM_FILE
+    max_steps: int = FROM_FILE
+    ftg: Mapping | None = FROM_FILE
 
 
 @dataclass(frozen=True)
 class GaplockSettings:
     """All settings of the adversarial task."""
 
-    maps: Maps = field(default_factory=Maps)
-    sensing: GaplockSensing = field(default_factory=GaplockSensing)
-    driving: GaplockDriving = field(default_factory=GaplockDriving)
-    starts: Starts = field(default_factory=Starts)
-    endings: Endings = field(default_factory=Endings)
-    players: Players = field(default_factory=Players)
+    FILE: ClassVar[str] = "env/f110"
+
+    maps: Maps
+    sensing: GaplockSensing
+    driving: GaplockDriving
+    starts: Starts
+    endings: Endings
+    players: Players
 
 
 @dataclass(frozen=True)
 class RaceSettings:
     """All settings of races."""
 
-    maps: RaceMaps = field(default_factory=RaceMaps)
-    sensing: RaceSensing = field(default_factory=RaceSensing)
-    driving: RaceDriving = field(default_factory=RaceDriving)
-    rules: RaceRules = field(default_factory=RaceRules)
+    FILE: ClassVar[str] = "env/f110_race"
+
+    maps: Maps
+    sensing: RaceSensing
+    driving: RaceDriving
+    rules: RaceRules
 
 
 def read_spawns(value) -> str | Sequence | Mapping:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from algos.defaults import FROM_FILE, take_defaults_from
 from algos.types import PyTree
 from jaxmarl_echelon.envs import settings
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, TimeStep
@@ -39,6 +40,7 @@ class GameState(struct.PyTreeNode):
     offender: jax.Array
 
 
+@take_defaults_from("env/textgames/tictactoe")
 class TextGame(Environment):
     """A turn game as an environment with `EnvSpec.turns` seats of one role, `player`.
 
@@ -62,14 +64,14 @@ class TextGame(Environment):
         rules: GameRules,
         own_scripts: Mapping[str, Callable] = MappingProxyType({}),
         *,
-        opponent: str | None = "random",
-        invalid_reward: float = -1.0,
-        invalid_other: float = 1.0,
-        face: str = text_face.MOVES,
-        template: str = text_face.AUTO,
-        tokenizer: str | Tokenizer = text_face.AUTO,
-        chat: str = "none",
-        show_legal: bool = True,
+        opponent: str | None = FROM_FILE,
+        invalid_reward: float = FROM_FILE,
+        invalid_other: float = FROM_FILE,
+        face: str = FROM_FILE,
+        template: str = FROM_FILE,
+        tokenizer: str | Tokenizer = FROM_FILE,
+        chat: str = FROM_FILE,
+        show_legal: bool = FROM_FILE,
     ):
         """Builds the environment.
 

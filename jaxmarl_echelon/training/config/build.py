@@ -14,6 +14,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from algos.defaults import read_defaults
 from algos.on_policy.update_sizes import UpdateSizes
 from algos.settings import AUTO, LearnerSettings
 from jaxmarl_echelon.envs import contract
@@ -81,7 +82,7 @@ def build_run_config(config: DictConfig, env: Environment | None = None) -> RunC
     keys = [key for key in RunConfig.__dataclass_fields__ if key not in (*BUILT, "shards", "replay")]
     computed = {"shards": shards, "replay": _wants_replay(config)}
     sizes = {key: config[key] for key in keys if key in config} | computed
-    require_run_sizes({key: sizes.get(key, RunConfig.__dataclass_fields__[key].default) for key in SIZES})
+    require_run_sizes({key: sizes.get(key, read_defaults("config")[key]) for key in SIZES})
     curriculum = instantiate_node(config.curriculum, "curriculum", _partial_=True)
     pool = PoolSettings() if config.get("pool") is None else instantiate_node(config.pool, "pool")
     chosen = config.get("transforms")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from algos import checks
+from algos.defaults import FROM_FILE, take_defaults_from
 from algos.settings import LearnerSettings
 from jaxmarl_echelon.curricula.base import Curriculum
 from jaxmarl_echelon.envs.base import Environment
@@ -65,6 +66,7 @@ def require_run_sizes(values: Mapping[str, Any]) -> None:
             raise ValueError(f"{key}={values[key]}: must be a multiple of shards={values['shards']}")
 
 
+@take_defaults_from("config")
 @dataclass(frozen=True)
 class RunConfig:
     """Static configuration of a run.
@@ -103,21 +105,21 @@ class RunConfig:
     total_env_steps: int
     num_envs: int
     shards: int = 1
-    seed: int = 0
-    eval_every: int = 10
-    eval_episodes: int = 64
-    checkpoint_every: int = 10
-    updates_per_chunk: int = 1
-    stagger: bool = True
-    window: int = 256
-    episode_rows: int = 1024
+    seed: int = FROM_FILE
+    eval_every: int = FROM_FILE
+    eval_episodes: int = FROM_FILE
+    checkpoint_every: int = FROM_FILE
+    updates_per_chunk: int = FROM_FILE
+    stagger: bool = FROM_FILE
+    window: int = FROM_FILE
+    episode_rows: int = FROM_FILE
     replay: bool = False
     controllers: dict[str, str] = field(default_factory=dict)
     algos: dict[str, LearnerSettings] = field(default_factory=dict)
     pool: PoolSettings = field(default_factory=PoolSettings)
     transforms: TransformSettings = field(default_factory=TransformSettings)
-    video_every: int | None = None
-    profile: str | None = None
+    video_every: int | None = FROM_FILE
+    profile: str | None = FROM_FILE
 
     def __post_init__(self):
         require_run_sizes({key: getattr(self, key) for key in SIZES})

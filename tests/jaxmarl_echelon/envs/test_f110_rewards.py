@@ -199,7 +199,7 @@ def test_racing_terms():
     step = {"ego_progress": 0.02, "ego_offset": -0.5, "ego_offset_rate": -0.3, "ego_steer": -0.2}
     near(pay("progress", step, {"ego_progress": -0.01}), [0.02, -0.01])
     near(pay("track_speed", step), [2.0])
-    near(pay("lateral_rate", step), [-0.003])
+    near(pay("lateral_rate", step), [-0.0003])
     near(pay("offset", step), [-0.01])
     near(pay("steer", step), [-0.02])
     near(pay("steer_rate", step, {"ego_steer": 0.1}, {"ego_steer": 0.0}), [0.0, -0.003, -0.001])

@@ -18,6 +18,8 @@ from jaxmarl_echelon.envs.f110.scripts.follow_the_gap import (
 
 LOW, HIGH = np.array([-0.46, -1.0]), np.array([0.46, 1.0])
 STILL = np.zeros(2)
+# The driver of the original; the task's has smaller ones.
+ORIGINAL = FTGParams(bubble_radius=3.0, steering_gain=0.35)
 
 # Noise-free scan of 54 beams from the defender's spawn on the default map.
 SPAWN_SCAN = np.array(
@@ -32,7 +34,7 @@ JITTED = jax.jit(follow_gap, static_argnames="options")
 
 def decide(scan, params=None, options=None, velocity=STILL, state=None):
     """One decision with a fresh memory, as NumPy."""
-    params, options = params or FTGParams(), options or FTGOptions()
+    params, options = params or ORIGINAL, options or FTGOptions()
     scan, velocity = jnp.asarray(scan), jnp.asarray(velocity)
     state, action = JITTED(state or initial_ftg_state(), scan, velocity, params, options, LOW, HIGH)
     return state, np.asarray(action)

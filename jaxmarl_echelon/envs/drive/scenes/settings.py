@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from algos.defaults import take_defaults_from
 from jaxmarl_echelon.envs.drive.scenes.generated.generate import KINDS
 from jaxmarl_echelon.envs.drive.scenes.learners import CONTROLS, SlotSettings
 from jaxmarl_echelon.envs.drive.scenes.raw_scene import SAMPLES
@@ -60,6 +61,7 @@ def _samples(name: str, value) -> tuple[int, int]:
     return read_whole(name, low, 1, SAMPLES - 1), read_whole(name, high, 1, SAMPLES - 1)
 
 
+@take_defaults_from("env/drive")
 @dataclass(frozen=True)
 class SceneSettings(Settings):
     """Flat keys of `conf/env/drive.yaml` that select the scenes.
@@ -84,23 +86,23 @@ class SceneSettings(Settings):
       cache: cache folder of banks, "auto" for the default folder, null for no cache.
     """
 
-    scenes: str = setting_field(GENERATED, _text)
-    maps: int = setting_field(64, read_whole, 1, 100_000)
-    map_seed: int = setting_field(0, read_whole, 0)
-    kinds: Mapping[str, float] | None = setting_field(None, _weights)
-    goal_sample: tuple[int, int] = setting_field((60, 90), _samples)
-    eval_maps: int = setting_field(64, read_whole, 0, 100_000)
-    eval_scenes: str | None = setting_field(None, _folder)
-    skip_bad: bool = setting_field(False, read_switch)
-    max_segments: int = setting_field(8192, read_whole, 1, MOST_SEGMENTS)
-    agents: int = setting_field(16, read_whole, 1, MOST_AGENTS)
-    bodies: int | None = setting_field(None, _bodies)
-    control: str = setting_field("vehicles", read_choice, CONTROLS)
-    init_step: int = setting_field(0, read_whole, 0, SAMPLES - 2)
-    steps: int = setting_field(SAMPLES - 1, read_whole, 1, 10_000)
-    min_goal_distance: float = setting_field(2.0, read_number, 0.0)
-    body_scale: float = setting_field(1.0, read_number, 0.1, 2.0)
-    cache: str | None = setting_field("auto", _folder)
+    scenes: str = setting_field(_text)
+    maps: int = setting_field(read_whole, 1, 100_000)
+    map_seed: int = setting_field(read_whole, 0)
+    kinds: Mapping[str, float] | None = setting_field(_weights)
+    goal_sample: tuple[int, int] = setting_field(_samples)
+    eval_maps: int = setting_field(read_whole, 0, 100_000)
+    eval_scenes: str | None = setting_field(_folder)
+    skip_bad: bool = setting_field(read_switch)
+    max_segments: int = setting_field(read_whole, 1, MOST_SEGMENTS)
+    agents: int = setting_field(read_whole, 1, MOST_AGENTS)
+    bodies: int | None = setting_field(_bodies)
+    control: str = setting_field(read_choice, CONTROLS)
+    init_step: int = setting_field(read_whole, 0, SAMPLES - 2)
+    steps: int = setting_field(read_whole, 1, 10_000)
+    min_goal_distance: float = setting_field(read_number, 0.0)
+    body_scale: float = setting_field(read_number, 0.1, 2.0)
+    cache: str | None = setting_field(_folder)
 
     def __post_init__(self):
         super().__post_init__()

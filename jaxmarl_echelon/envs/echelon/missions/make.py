@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from algos.defaults import read_defaults
 from jaxmarl_echelon.envs import settings as readers
 from jaxmarl_echelon.envs.echelon.battle.simulation import BattleSimulation
 from jaxmarl_echelon.envs.echelon.battle_interface import BattleInterface
@@ -31,7 +32,7 @@ def make(reward: Reward, *, bank: TerrainBank | None = None, **given) -> Echelon
     Raises:
       ValueError: one line, for a setting with a value that is not allowed.
     """
-    defaults = readers.flatten_settings(MissionSettings())
+    defaults = read_defaults(MissionSettings.FILE)
     settings = with_preset(given.get("scenario"), given, defaults)
     chosen = readers.unflatten_settings(MissionSettings, settings)
     rosters = read_roster("blue", chosen.teams.blue), read_roster("red", chosen.teams.red)

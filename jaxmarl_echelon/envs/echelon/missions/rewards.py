@@ -19,7 +19,7 @@ def _paid(name: str, weights: Weights, paid: dict[str, jax.Array], memory: Missi
     return paid[name], memory
 
 
-CATALOGUE = Catalogue({name: Component({"weight": 1.0}, partial(_paid, name)) for name in PAID})
+CATALOGUE = Catalogue({name: Component(partial(_paid, name)) for name in PAID}, ("reward/echelon_missions",))
 
 
 def make_mission_reward(

@@ -2,17 +2,18 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import ClassVar
 
+from algos.defaults import FROM_FILE
 from jaxmarl_echelon.envs.echelon.missions import weights
-from jaxmarl_echelon.envs.echelon.missions.calibration import WEIGHT
-from jaxmarl_echelon.envs.echelon.missions.measures.credit import KINDS, CreditRule
+from jaxmarl_echelon.envs.echelon.missions.measures.credit import KINDS
 from jaxmarl_echelon.envs.echelon.missions.scenarios.forces import BY_VERB, COMPOSITIONS, HEALTH
 from jaxmarl_echelon.envs.echelon.missions.scenarios.ground import TERRAINS
 from jaxmarl_echelon.envs.echelon.missions.scenarios.placement import COHESION, FORMATIONS, PLACEMENTS
 from jaxmarl_echelon.envs.echelon.missions.verbs.verb import AWARENESS, DISPOSITIONS
-from jaxmarl_echelon.envs.echelon.observing.layout import BODY, FRAMES
-from jaxmarl_echelon.envs.echelon.observing.true_state import OWN, read_critic
+from jaxmarl_echelon.envs.echelon.observing.layout import FRAMES
+from jaxmarl_echelon.envs.echelon.observing.true_state import read_critic
 from jaxmarl_echelon.envs.echelon.settings import PERIOD, TerrainSettings
 from jaxmarl_echelon.envs.settings import (
     Settings,
@@ -70,110 +71,108 @@ def _fractions(name: str, value) -> tuple[float, float]:
 class TeamSettings(Settings):
     """Slots of the teams, and fire probability of their scripts."""
 
-    blue: str | Sequence | Mapping = "pack10"
-    red: str | Sequence | Mapping = field(default_factory=lambda: ["pack10", "pack10"])
-    fire_probability: float | Sequence[float] = 1.0
+    blue: str | Sequence | Mapping = FROM_FILE
+    red: str | Sequence | Mapping = FROM_FILE
+    fire_probability: float | Sequence[float] = FROM_FILE
 
 
 @dataclass(frozen=True)
 class MissionGround(TerrainSettings):
     """Terrains, held-out share and coverage cells."""
 
-    terrain: Names = setting_field(MIXED, read_named_weights, tuple(TERRAINS))
-    held_out: float = setting_field(0.25, read_number, 0.0, 0.9)
-    los_complexity: float | Sequence[float] = setting_field((0.0, 1.0), _fractions)
-    coverage_cell: int | None = setting_field(None, optional_reader(read_whole), 2, 64)
+    terrain: Names = setting_field(read_named_weights, tuple(TERRAINS))
+    held_out: float = setting_field(read_number, 0.0, 0.9)
+    los_complexity: float | Sequence[float] = setting_field(_fractions)
+    coverage_cell: int | None = setting_field(optional_reader(read_whole), 2, 64)
 
 
 @dataclass(frozen=True)
 class MissionRules(Settings):
     """Physics, time limit and observations."""
 
-    time_limit: float = setting_field(60.0, read_number, PERIOD)
-    gravity: float = setting_field(9.81, read_number, 0.0, 100.0)
-    spawn_jitter: float = setting_field(0.25, read_number, 0.0, 0.25)
-    yaw_jitter: float = setting_field(0.15, read_number, 0.0, math.pi)
-    telemetry: bool = setting_field(True, read_switch)
-    frame: str = setting_field(BODY, read_choice, FRAMES)
-    critic: str = setting_field(OWN, read_critic)
+    time_limit: float = setting_field(read_number, PERIOD)
+    gravity: float = setting_field(read_number, 0.0, 100.0)
+    spawn_jitter: float = setting_field(read_number, 0.0, 0.25)
+    yaw_jitter: float = setting_field(read_number, 0.0, math.pi)
+    telemetry: bool = setting_field(read_switch)
+    frame: str = setting_field(read_choice, FRAMES)
+    critic: str = setting_field(read_critic)
 
 
 @dataclass(frozen=True)
 class OrderSettings(Settings):
     """Orders of both teams."""
 
-    mission: Names = MIXED
-    verbs: Sequence | None = None
-    opposing: Names | None = None
-    follow_on: Names | None = None
-    risk: float | Sequence[float] | None = setting_field(None, optional_reader(_fractions))
-    loss_appetite: float | Sequence[float] = setting_field((0.0, 1.0), _fractions)
-    time_pressure: float | Sequence[float] = setting_field((0.0, 1.0), _fractions)
-    grouping: float | Sequence[float] = setting_field((0.0, 1.0), _fractions)
-    go: float | Sequence[float] = setting_field((0.3, 0.5), _fractions)
+    mission: Names = FROM_FILE
+    verbs: Sequence | None = FROM_FILE
+    opposing: Names | None = FROM_FILE
+    follow_on: Names | None = FROM_FILE
+    risk: float | Sequence[float] | None = setting_field(optional_reader(_fractions))
+    loss_appetite: float | Sequence[float] = setting_field(_fractions)
+    time_pressure: float | Sequence[float] = setting_field(_fractions)
+    grouping: float | Sequence[float] = setting_field(_fractions)
+    go: float | Sequence[float] = setting_field(_fractions)
 
 
 @dataclass(frozen=True)
 class ScenarioSettings(Settings):
     """The scenario: forces, geometry, enemies. Distances are metres."""
 
-    scenario: str | None = None
-    friendly_strength: float | Sequence[float] | None = setting_field(
-        None, optional_reader(read_span), 0.0, 10.0
-    )
-    enemy_strength: float | Sequence[float] | None = setting_field(
-        None, optional_reader(read_span), 0.0, 10.0
-    )
-    friendly_count: int | None = setting_field(None, optional_reader(read_whole), 1)
-    enemy_count: int | None = setting_field(None, optional_reader(read_whole), 0)
-    composition: Names = setting_field("roster", read_named_weights, (*COMPOSITIONS, BY_VERB))
-    enemy_composition: Names = setting_field("balanced", read_named_weights, COMPOSITIONS)
-    health: Names = setting_field("full", read_named_weights, tuple(HEALTH))
-    enemy_health: Names = setting_field("full", read_named_weights, tuple(HEALTH))
-    cohesion: Names = setting_field(MIXED, read_named_weights, tuple(COHESION))
-    formation: Names = setting_field(MIXED, read_named_weights, FORMATIONS)
-    awareness: Names | None = setting_field(None, optional_reader(read_named_weights), AWARENESS)
-    disposition: Names | None = setting_field(None, optional_reader(read_named_weights), DISPOSITIONS)
-    stealth: float | Sequence[float] = setting_field((0.0, 0.5), _fractions)
-    approach: float | Sequence[float] = setting_field((0.0, 180.0), read_span, 0.0, 180.0)
+    scenario: str | None = FROM_FILE
+    friendly_strength: float | Sequence[float] | None = setting_field(optional_reader(read_span), 0.0, 10.0)
+    enemy_strength: float | Sequence[float] | None = setting_field(optional_reader(read_span), 0.0, 10.0)
+    friendly_count: int | None = setting_field(optional_reader(read_whole), 1)
+    enemy_count: int | None = setting_field(optional_reader(read_whole), 0)
+    composition: Names = setting_field(read_named_weights, (*COMPOSITIONS, BY_VERB))
+    enemy_composition: Names = setting_field(read_named_weights, COMPOSITIONS)
+    health: Names = setting_field(read_named_weights, tuple(HEALTH))
+    enemy_health: Names = setting_field(read_named_weights, tuple(HEALTH))
+    cohesion: Names = setting_field(read_named_weights, tuple(COHESION))
+    formation: Names = setting_field(read_named_weights, FORMATIONS)
+    awareness: Names | None = setting_field(optional_reader(read_named_weights), AWARENESS)
+    disposition: Names | None = setting_field(optional_reader(read_named_weights), DISPOSITIONS)
+    stealth: float | Sequence[float] = setting_field(_fractions)
+    approach: float | Sequence[float] = setting_field(read_span, 0.0, 180.0)
     engagement_distance: float | Sequence[float] | None = setting_field(
-        None, optional_reader(read_span), 0.0, 2000.0
+        optional_reader(read_span), 0.0, 2000.0
     )
-    metres_per_voxel: float = setting_field(5.0, read_number, 0.1, 100.0)
-    objective: Sequence[float] | None = setting_field(None, optional_reader(read_numbers), 2, 0.0)
-    objective_radius: float | Sequence[float] = setting_field((18.75, 56.25), read_span, 5.0, 500.0)
-    objective_placement: Names = setting_field("distributed", read_named_weights, PLACEMENTS)
-    difficulty: float | Sequence[float] = setting_field((0.0, 1.0), _fractions)
-    odds: float | Sequence[float] | None = setting_field(None, optional_reader(read_span), 0.0, 10.0)
-    ramp: str = setting_field("together", read_choice, tuple(RAMPS))
+    metres_per_voxel: float = setting_field(read_number, 0.1, 100.0)
+    objective: Sequence[float] | None = setting_field(optional_reader(read_numbers), 2, 0.0)
+    objective_radius: float | Sequence[float] = setting_field(read_span, 5.0, 500.0)
+    objective_placement: Names = setting_field(read_named_weights, PLACEMENTS)
+    difficulty: float | Sequence[float] = setting_field(_fractions)
+    odds: float | Sequence[float] | None = setting_field(optional_reader(read_span), 0.0, 10.0)
+    ramp: str = setting_field(read_choice, tuple(RAMPS))
 
 
 @dataclass(frozen=True)
 class MeasureSettings(Settings):
     """Measurement of facts, and reward weights for runs without a curriculum."""
 
-    sensor_range: float = setting_field(150.0, read_number, 5.0, 5000.0)
-    coverage_target: float | None = setting_field(None, optional_reader(read_number), 0.01, 1.0)
-    gamma: float = setting_field(0.99, read_number, 0.0, 1.0)
-    progress: float = setting_field(0.625, read_number, 0.0, 1.0)
-    schedule: str = setting_field("continuous", read_choice, weights.SCHEDULES)
-    early: float = setting_field(1.0, read_number, 0.0)
-    credit: float = setting_field(1.0, read_number, 0.0)
-    credit_kind: str = setting_field(CreditRule().kind, read_choice, KINDS)
-    credit_samples: int = setting_field(CreditRule().samples, read_whole, 1, 256)
-    calibration: float = setting_field(WEIGHT, read_number, 0.0)
+    sensor_range: float = setting_field(read_number, 5.0, 5000.0)
+    coverage_target: float | None = setting_field(optional_reader(read_number), 0.01, 1.0)
+    gamma: float = setting_field(read_number, 0.0, 1.0)
+    progress: float = setting_field(read_number, 0.0, 1.0)
+    schedule: str = setting_field(read_choice, weights.SCHEDULES)
+    early: float = setting_field(read_number, 0.0)
+    credit: float = setting_field(read_number, 0.0)
+    credit_kind: str = setting_field(read_choice, KINDS)
+    credit_samples: int = setting_field(read_whole, 1, 256)
+    calibration: float = setting_field(read_number, 0.0)
 
 
 @dataclass(frozen=True)
 class MissionSettings:
     """All settings of missions."""
 
-    teams: TeamSettings = field(default_factory=TeamSettings)
-    ground: MissionGround = field(default_factory=MissionGround)
-    rules: MissionRules = field(default_factory=MissionRules)
-    order: OrderSettings = field(default_factory=OrderSettings)
-    problem: ScenarioSettings = field(default_factory=ScenarioSettings)
-    measures: MeasureSettings = field(default_factory=MeasureSettings)
+    FILE: ClassVar[str] = "env/echelon_missions"
+
+    teams: TeamSettings
+    ground: MissionGround
+    rules: MissionRules
+    order: OrderSettings
+    problem: ScenarioSettings
+    measures: MeasureSettings
 
 
 # Settings that are part of the compiled program, or of its terrains.

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from algos.defaults import FROM_FILE, take_defaults_from
 from jaxmarl_echelon.envs import settings
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames import scripts
@@ -115,7 +116,8 @@ def lookahead_player(rules: ConnectFour, depth: int) -> scripts.ScriptedPlayer:
     return player
 
 
-def make(depths: tuple[int, ...] = (2, 4), **game) -> TextGame:
+@take_defaults_from("env/textgames/connect4")
+def make(depths: tuple[int, ...] = FROM_FILE, **game) -> TextGame:
     """Builds the game with scripts `lookahead_D` of D plies, for D in `depths`.
 
     `game` is as for `TextGame`.

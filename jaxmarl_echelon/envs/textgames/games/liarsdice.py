@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from algos.defaults import FROM_FILE, take_defaults_from
 from jaxmarl_echelon.envs import settings
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames.env import TextGame
@@ -40,6 +41,7 @@ class State(struct.PyTreeNode):
     bids: jax.Array
 
 
+@take_defaults_from("env/textgames/liarsdice")
 class LiarsDice(GameRules):
     """Liar's dice: seats bid on all dice or call the last bid; each call costs one seat a die.
 
@@ -58,7 +60,7 @@ class LiarsDice(GameRules):
     name = "liarsdice"
     hidden = True
 
-    def __init__(self, dice: int = 1, seats: int = 2, faces: int = 6):
+    def __init__(self, dice: int = FROM_FILE, seats: int = FROM_FILE, faces: int = FROM_FILE):
         self.dice = settings.read_whole("dice", dice, 1, 5)
         self.seats = settings.read_whole("seats", seats, 2, 6)
         self.faces = settings.read_whole("faces", faces, 2, 6)
@@ -234,6 +236,7 @@ class LiarsDice(GameRules):
         return order[jnp.argmax(left[order] > 0)].astype(jnp.int32)
 
 
-def make(dice: int = 1, seats: int = 2, faces: int = 6, **game) -> TextGame:
+@take_defaults_from("env/textgames/liarsdice")
+def make(dice: int = FROM_FILE, seats: int = FROM_FILE, faces: int = FROM_FILE, **game) -> TextGame:
     """Builds the game with these dice; `game` is as for `TextGame`."""
     return TextGame(LiarsDice(dice, seats, faces), **game)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from algos.defaults import FROM_FILE, take_defaults_from
 from jaxmarl_echelon.envs import settings
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames import scripts
@@ -25,6 +26,7 @@ class State(struct.PyTreeNode):
     moves: jax.Array
 
 
+@take_defaults_from("env/textgames/nim")
 class Nim(GameRules):
     """Nim: seats take any number of objects from one pile; the seat that takes the last one wins.
 
@@ -37,7 +39,7 @@ class Nim(GameRules):
 
     name = "nim"
 
-    def __init__(self, piles: Sequence[int] = (3, 4, 5)):
+    def __init__(self, piles: Sequence[int] = FROM_FILE):
         if isinstance(piles, str) or not isinstance(piles, Sequence) or not 1 <= len(piles) <= 6:
             raise ValueError(f"env.piles={piles}: must be 1 to 6 numbers of objects")
         self.piles = tuple(settings.read_whole("piles", pile, 1, MOST) for pile in piles)
@@ -128,7 +130,8 @@ def optimal_nim_player(rules: Nim) -> scripts.ScriptedPlayer:
     return player
 
 
-def make(piles: Sequence[int] = (3, 4, 5), **game) -> TextGame:
+@take_defaults_from("env/textgames/nim")
+def make(piles: Sequence[int] = FROM_FILE, **game) -> TextGame:
     """Builds the game with these piles; `game` is as for `TextGame`."""
     rules = Nim(piles)
     return TextGame(

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from algos.defaults import FROM_FILE, take_defaults_from
 from jaxmarl_echelon.envs import settings
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames.env import TextGame
@@ -34,6 +35,7 @@ class State(struct.PyTreeNode):
     rounds: jax.Array
 
 
+@take_defaults_from("env/textgames/rps")
 class RockPaperScissors(GameRules):
     """Rock, paper, scissors: seats pick without seeing each other's pick; the winning pick scores its points.
 
@@ -51,7 +53,7 @@ class RockPaperScissors(GameRules):
     features = 2 + 6 + 1 + 2
     hidden = True
 
-    def __init__(self, rounds: int = 1, worth: Sequence[float] = (1.0, 1.0, 1.0), margin: bool = False):
+    def __init__(self, rounds: int = FROM_FILE, worth: Sequence[float] = FROM_FILE, margin: bool = FROM_FILE):
         self.rounds = settings.read_whole("rounds", rounds, 1, 1000)
         self.worth = settings.read_numbers("worth", worth, 3, 0.0)
         self.margin = settings.read_switch("margin", margin)
@@ -169,6 +171,9 @@ class RockPaperScissors(GameRules):
         return state, np.ones(1)
 
 
-def make(rounds: int = 1, worth: Sequence[float] = (1.0, 1.0, 1.0), margin: bool = False, **game) -> TextGame:
+@take_defaults_from("env/textgames/rps")
+def make(
+    rounds: int = FROM_FILE, worth: Sequence[float] = FROM_FILE, margin: bool = FROM_FILE, **game
+) -> TextGame:
     """Builds the game with these rules; `game` is as for `TextGame`."""
     return TextGame(RockPaperScissors(rounds, worth, margin), **game)

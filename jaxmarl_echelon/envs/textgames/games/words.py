@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from algos.defaults import FROM_FILE, take_defaults_from
 from jaxmarl_echelon.envs import settings
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames.env import TextGame
@@ -110,6 +111,7 @@ class State(struct.PyTreeNode):
     turn: jax.Array
 
 
+@take_defaults_from("env/textgames/words")
 class Words(GameRules):
     """Word chain: seats say an unused word that begins with the last letter of the previous one.
 
@@ -125,7 +127,7 @@ class Words(GameRules):
     name = "words"
     space = Discrete(WORDS)
 
-    def __init__(self, seats: int = 2, secrets: bool = True):
+    def __init__(self, seats: int = FROM_FILE, secrets: bool = FROM_FILE):
         self.seats = settings.read_whole("seats", seats, 2, 4)
         self.secrets = self.hidden = settings.read_switch("secrets", secrets)
         self.features = 3 * WORDS + 3 * self.seats
@@ -240,6 +242,7 @@ class Words(GameRules):
         )
 
 
-def make(seats: int = 2, secrets: bool = True, **game) -> TextGame:
+@take_defaults_from("env/textgames/words")
+def make(seats: int = FROM_FILE, secrets: bool = FROM_FILE, **game) -> TextGame:
     """Builds the game with this number of seats; `game` is as for `TextGame`."""
     return TextGame(Words(seats, secrets), **game)

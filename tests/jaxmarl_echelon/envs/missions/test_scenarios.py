@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from echelon_battles import flat_bank
 
+from algos.defaults import read_defaults
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import CHASSIS, HEAVY, LIGHT, MEDIUM, SCOUT
 from jaxmarl_echelon.envs.echelon.missions.make import make
 from jaxmarl_echelon.envs.echelon.missions.rewards import make_mission_reward
@@ -313,6 +314,15 @@ def test_presets_have_their_settings(bank, sample, name, strength):
     np.testing.assert_allclose(scenario.orders.parameters[:, 0], np.tile(told, (MANY, 1)), rtol=1e-6)
     wounded = np.asarray(drawn.health[:, :3]).max() <= 0.5
     assert wounded == (name == "depleted_force")
+
+
+def test_a_preset_wins_over_the_values_of_the_file(bank):
+    """As for a run, whose configuration has every setting."""
+    own = {"blue": "pack10", "red": ["pack10"] * 2, "pages": 0, "scenario": "depleted_force"}
+    every = {**read_defaults("env/echelon_missions"), **own}
+    alone = built(bank, scenario="depleted_force").default_params().levers
+    jax.tree.map(np.testing.assert_array_equal, built(bank, **every).default_params().levers, alone)
+    assert np.asarray(alone.health[0]).tolist() == [0.0, 0.0, 1.0]
 
 
 def test_given_settings_override_a_preset(bank, sample):
