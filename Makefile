@@ -8,7 +8,7 @@ TRAIN ?= +algo=ppo env=f110
 LEARN ?=
 SMOLLM ?=
 WORKERS ?= 2
-MARKS ?=
+MARKS ?= not thorough
 TESTS ?=
 EXECUTE ?= off
 
@@ -18,7 +18,7 @@ help:
 	@echo "make install                                 create .venv with everything that tests need"
 	@echo "make train [TRAIN='+algo=ppo env=f110']      train, with any Hydra overrides"
 	@echo "make lint                                    Ruff, formatting, types"
-	@echo "make test  [WORKERS=2] [MARKS='not slow'] [TESTS=tests/physics]   run the tests"
+	@echo "make test  [WORKERS=2] [MARKS=] [TESTS=tests/physics]   run the tests, with MARKS= the thorough ones too"
 	@echo "make docs  [EXECUTE=force]                   the site, into docs/_build/html; EXECUTE runs its notebooks"
 	@echo "make learn [LEARN='f110 --write docs/results.md']   train known tasks over seeds and check their bounds"
 	@echo "make smollm                                  compare SmolLM2-135M, from a package, with its known numbers"

@@ -13,6 +13,7 @@ import numpy as np
 import probes
 import pytest
 from compiled_once import Once
+from marked import thorough
 
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon import checkpoints, command_line, train
@@ -41,6 +42,7 @@ def trained(monkeypatch, tmp_path, name, *overrides):
     return run
 
 
+@pytest.mark.thorough
 @pytest.mark.needs("gymnax")
 def test_a_policy_learns_from_another_run_and_acts_without_it(monkeypatch, tmp_path):
     sizes = ("algo.horizon=16", "algo.epochs=1", "algo.num_minibatches=2", "algo.widths=[16]")
@@ -120,7 +122,9 @@ def answers(program, state):
     return jax.tree.map(lambda x: x[:, :, 0], said)
 
 
-@pytest.mark.parametrize(("algo", "shards"), [("ppo", 1), ("ppo_gaussian", 2), ("ppo_rnn", 1)])
+@pytest.mark.parametrize(
+    ("algo", "shards"), [thorough("ppo", 1), thorough("ppo_gaussian", 2), ("ppo_rnn", 1)]
+)
 def test_a_student_does_what_its_script_does(algo, shards):
     """In several runs at once; that the script forgets its count with each episode is what makes it right.
 
@@ -172,23 +176,24 @@ def test_a_script_begins_anew_with_each_episode_and_changes_no_random_stream():
     jax.tree.map(np.testing.assert_array_equal, *episodes)
 
 
+@pytest.mark.thorough
 def test_a_resumed_run_goes_on_in_the_middle_of_what_its_script_remembers(tmp_path):
     config, once = configure(updates=4), Once()
     program = once.program(config)
 
     def run(folder, resume=None, stop_after=None):
         folder.mkdir(exist_ok=True)
-        loop.train_run(config, program, {"seed": 0}, folder, Tracker({}), resume, stop_after)
+        tracker, by = Tracker({}), once.compile
+        loop.train_run(config, program, {"seed": 0}, folder, tracker, resume, stop_after, compiled_by=by)
 
     whole, halved = tmp_path / "whole", tmp_path / "halved"
-    with once.installed():
-        run(whole)
-        run(halved, stop_after=2)
-        begun = checkpoints.find_checkpoint(halved, "latest")
-        like = jax.eval_shape(program.init, jax.random.key(0))
-        count = checkpoints.restore_state(begun, like).teachers[ROLE]
-        assert len(np.unique(count)) > 1 and count.max() < config.env.horizon + 1
-        run(halved, resume=begun)
+    run(whole)
+    run(halved, stop_after=2)
+    begun = checkpoints.find_checkpoint(halved, "latest")
+    like = jax.eval_shape(program.init, jax.random.key(0))
+    count = checkpoints.restore_state(begun, like).teachers[ROLE]
+    assert len(np.unique(count)) > 1 and count.max() < config.env.horizon + 1
+    run(halved, resume=begun)
     first, second = (
         checkpoints.flatten_state(
             checkpoints.restore_state(checkpoints.find_checkpoint(folder, "latest"), like)

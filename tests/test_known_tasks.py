@@ -11,6 +11,7 @@ from jaxmarl_echelon.training.program.program import make_program, make_train_fu
 SEEDS = 2
 
 
+@pytest.mark.thorough
 @pytest.mark.needs("gymnax")
 def test_ppo_balances_the_pole():
     config, _ = command_line.compose_config(["env=gymnax/CartPole-v1", "algo=ppo"])

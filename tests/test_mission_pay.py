@@ -11,7 +11,7 @@ TASK = ("env=echelon_missions_small", "curriculum=missions4", "env.maps=8", "env
 EPISODES, GAMMA = 28, 0.99
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_carrying_out_an_order_pays_more_than_doing_nothing(repository, monkeypatch):
     """In the first phase, where shaping has most of the weight, and in the last, where success has."""
     monkeypatch.syspath_prepend(str(repository / "benchmarks"))

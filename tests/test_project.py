@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from commands import TINY
+from marked import thorough
 
 
 def call(*command, cwd, **changes) -> str:
@@ -86,8 +87,8 @@ def test_installed_package_finds_its_own_configuration(installed, repository, tm
     ("script", "wrong", "line"),
     [
         ("jaxmarl-train", "algo=ddpg", "error: algo=ddpg: unknown algo; allowed: a2c, "),
-        ("jaxmarl-evaluate", "nowhere", "error: nowhere: no such folder\n"),
-        ("jaxmarl-export", "nowhere", "error: nowhere: no such folder\n"),
+        thorough("jaxmarl-evaluate", "nowhere", "error: nowhere: no such folder\n"),
+        thorough("jaxmarl-export", "nowhere", "error: nowhere: no such folder\n"),
     ],
 )
 def test_console_scripts(installed, tmp_path, script, wrong, line):
@@ -99,7 +100,7 @@ def test_console_scripts(installed, tmp_path, script, wrong, line):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_training_from_the_wheel_in_another_folder(installed, tmp_path):
     train = (installed, "-m", "jaxmarl_echelon.train", "+algo=ppo", "env=f110", *TINY)
     call(*train, cwd=tmp_path, JAX_PLATFORMS="cpu", JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0")

@@ -8,6 +8,7 @@ import numpy as np
 import off_policy_cases as cases
 import pytest
 from arrays import numbers
+from marked import thorough
 
 from algos.nets.networks import PRECISIONS
 from algos.off_policy.sac import SACConfig
@@ -78,7 +79,7 @@ def all_float32(tree):
     return bool(numbers) and all(x.dtype == jnp.float32 for x in numbers)
 
 
-@pytest.mark.parametrize("kind", ["none", "lstm"])
+@pytest.mark.parametrize("kind", [thorough("none"), "lstm"])
 def test_outputs_and_one_update_of_ppo_stay_close_and_are_kept_in_float32(kind, rollout):
     results = {}
     for precision in ("float32", "bf16"):
@@ -147,7 +148,7 @@ def test_policies_and_values_of_rollouts_keep_all_digits(config, settings):
     assert min(map(digits, seen)) > 0.9
 
 
-@pytest.mark.parametrize("config", [SACConfig, TD3Config, TQCConfig])
+@pytest.mark.parametrize("config", [SACConfig, thorough(TD3Config), thorough(TQCConfig)])
 def test_actions_and_critics_of_learners_with_a_replay_keep_all_digits(config):
     settings = {"compute_dtype": "bf16", "widths": (32,)}
     agent, state = cases.make(config, **settings)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from arrays import numbers
+from marked import thorough
 
 from algos.off_policy.sac import SACConfig
 from algos.on_policy.ppo import PPOConfig
@@ -95,7 +96,7 @@ def assert_close(x, y, **tolerance):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tolerance), x, y)
 
 
-@pytest.mark.parametrize("make", [ppo_rnn, sac])
+@pytest.mark.parametrize("make", [ppo_rnn, thorough(sac)])
 def test_learners_per_agent_become_what_each_would_become_alone(make):
     alone = make()
     agent = vectorize_over_agents(alone, A)

@@ -1,12 +1,7 @@
 """Programs that are made and compiled once, for tests that run one configuration several times."""
 
-from contextlib import contextmanager
-
-import pytest
-
 from jaxmarl_echelon import checkpoints
-from jaxmarl_echelon.training.host import compile as compiling
-from jaxmarl_echelon.training.host import loop, vectorized_runs
+from jaxmarl_echelon.training.host.compile import compile_program
 from jaxmarl_echelon.training.program.program import make_program
 
 
@@ -30,15 +25,5 @@ class Once:
         key = local, given, updates_per_chunk, layout
         if key not in self._compiled:
             rest = (arguments, world, updates_per_chunk, options, layout, local, admit)
-            self._compiled[key] = compiling.compile_program(init, update, assess, *rest)
+            self._compiled[key] = compile_program(init, update, assess, *rest)
         return self._compiled[key]
-
-    @contextmanager
-    def installed(self):
-        """Runs of `loop` and `group` are compiled by it meanwhile; afterwards it has forgotten them."""
-        with pytest.MonkeyPatch.context() as monkeypatch:
-            monkeypatch.setattr(loop, "compile_program", self.compile)
-            monkeypatch.setattr(vectorized_runs, "make_program", self.program)
-            yield
-        self._programs.clear()
-        self._compiled.clear()

@@ -133,9 +133,14 @@ ALGOS = {
     "td3": TD3Config(**SMALL, **REPLAY | {"replay": {"capacity": 512}}),
     "tqc": TQCConfig(**SMALL, **REPLAY | HINDSIGHT, n_critics=2, n_quantiles=5, drop_per_critic=1),
 }
-# Every number of devices once, and the two ends for the rest: most of the time goes to compiling.
 EVALUATED = "ppo"
-PLACES = {name: (1, DEVICES) for name in ALGOS} | {EVALUATED: (1, 2, 4, DEVICES)}
+# Most of the time goes to compiling: one learner for all tests, the others for thorough ones.
+# Parts of this file, with the numbers of devices on which each runs the learners that it has.
+RUNS = {
+    "rollouts": {EVALUATED: (1, DEVICES)},
+    "more_rollouts": {EVALUATED: (1, 2, 4), "ppo_rnn": (1, DEVICES), "a2c": (1, DEVICES)},
+    "more_replays": dict.fromkeys(("sac", "td3", "tqc"), (1, DEVICES)),
+}
 
 
 def orders(env):
@@ -275,18 +280,18 @@ def write_pool(folder: Path) -> None:
 
 
 def write_moves(name: str, folder: Path) -> None:
-    """A run that goes on with fewer devices after every update, and one that keeps all."""
-    once, config = Once(), configure(name)
-    program, resolved = once.program(config), {"seed": config.seed}
-    with once.installed():  # what both do on all devices is compiled once
-        for run, places in {"moved": (8, 4, 2, 1), "kept": (8,)}.items():
-            resume = None
-            for number, devices in enumerate(places, 1):
-                layout, until = DeviceLayout.over(jax.devices()[:devices]), number if run == "moved" else None
-                loop.train_run(config, program, resolved, folder / run, Tracker({}), resume, until, layout)
-                resume = checkpoints.find_checkpoint(folder / run, "latest")
-            like = jax.eval_shape(program.init, run_key(config.seed))
-            np.savez(folder / f"{run}.npz", **arrays(checkpoints.restore_state(resume, like)))
+    """A run that goes on with another number of devices after every update, and one that keeps all."""
+    once, config = Once(), configure(name)  # what both do on the same devices is compiled once
+    program, resolved, by = once.program(config), {"seed": config.seed}, once.compile
+    for run, places in {"moved": (8, 1, 8, 1), "kept": (8,)}.items():
+        resume = None
+        for number, devices in enumerate(places, 1):
+            layout, until = DeviceLayout.over(jax.devices()[:devices]), number if run == "moved" else None
+            place = folder / run, Tracker({}), resume, until, layout
+            loop.train_run(config, program, resolved, *place, compiled_by=by)
+            resume = checkpoints.find_checkpoint(folder / run, "latest")
+        like = jax.eval_shape(program.init, run_key(config.seed))
+        np.savez(folder / f"{run}.npz", **arrays(checkpoints.restore_state(resume, like)))
 
 
 def write_seeds(folder: Path) -> None:
@@ -362,28 +367,21 @@ def write_lines(folder: Path) -> None:
     (folder / "lines.json").write_text(json.dumps(heard))
 
 
-def write_runs(names: Sequence[str], folder: Path) -> None:
-    """`write_run` of every algorithm on every number of devices."""
-    for name in names:
-        for devices in PLACES[name]:
+def write_runs(part: str, folder: Path) -> None:
+    """`write_run` of every learner of a part on every number of devices."""
+    for name, places in RUNS[part].items():
+        for devices in places:
             write_run(name, devices, folder)
 
 
 def write_rollouts(folder: Path) -> None:
-    """Learners from rollouts, and a run that moves.
+    """A learner from rollouts, and a run that moves.
 
     It moves at once after the runs of its algorithm, whose programs are in the cache then: others that are
     traced between change how jax shares functions, and by that the programs' text.
     """
-    write_runs((EVALUATED,), folder)
+    write_runs("rollouts", folder)
     write_moves(EVALUATED, folder)
-    write_runs(("ppo_rnn", "a2c"), folder)
-
-
-def write_replays(folder: Path) -> None:
-    """Learners from a replay, and a pool."""
-    write_runs(("sac", "td3", "tqc"), folder)
-    write_pool(folder)
 
 
 def exchange(x):
@@ -417,15 +415,17 @@ def write_exchanges(folder: Path) -> None:
 
 
 def write_rest(folder: Path) -> None:
-    """Exchanges, seeds over devices, and the command line."""
+    """Exchanges, and the command line."""
     write_exchanges(folder)
-    write_seeds(folder)
     write_lines(folder)
 
 
 PARTS: dict[str, Callable[[Path], None]] = {
     "rollouts": write_rollouts,
-    "replays": write_replays,
+    "more_rollouts": functools.partial(write_runs, "more_rollouts"),
+    "pool": write_pool,
+    "more_replays": functools.partial(write_runs, "more_replays"),
+    "seeds": write_seeds,
     "rest": write_rest,
 }
 

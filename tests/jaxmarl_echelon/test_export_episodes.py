@@ -40,7 +40,7 @@ def save_disturbed_run(folder, *overrides):
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_episodes_go_as_in_evaluations(tmp_path):
     run = save_disturbed_run(tmp_path / "run", "env=f110", "algo=ppo", *FAST)
     _, _, config, program, state = run_loading.load_run(str(run), "best_eval")

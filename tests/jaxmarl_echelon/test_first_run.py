@@ -69,6 +69,7 @@ def test_a_run_leaves_its_folder(first_run):
     assert "<h2>Replay</h2>" in page and "<td>env.lidar_beams</td><td>108</td><td>36</td>" in page
 
 
+@pytest.mark.thorough
 def test_a_replay_of_an_old_run_is_played(monkeypatch, capsys, first_run, tmp_path):
     """A run that has no page: its best policy plays."""
     _, folder = first_run
@@ -114,6 +115,7 @@ def test_realism_needs_recordings(monkeypatch, capsys, first_run, tmp_path):
     assert not output.exists()
 
 
+@pytest.mark.thorough
 def test_a_policy_is_scored_on_every_phase(monkeypatch, capsys, first_run, tmp_path):
     # On another map than line2 the standing attacker comes unasked. What is drawn of episodes is shown above.
     monkeypatch.setattr(evaluate, "show_episodes", lambda *_, **__: None)
@@ -146,6 +148,7 @@ def test_resume_refuses_another_environment(monkeypatch, capsys, first_run):
     assert "keeps its env=f110" in message and message.count("\n") == 1
 
 
+@pytest.mark.thorough
 def test_the_code_at_the_top_of_the_readme(monkeypatch, shown, first_run):
     monkeypatch.chdir(first_run[0])
     names = {}

@@ -12,6 +12,7 @@ import numpy as np
 import probes
 import pytest
 from commands import write_environments
+from marked import mark_others
 
 import jaxmarl_echelon as je
 from jaxmarl_echelon import checkpoints, command_line, train
@@ -149,7 +150,9 @@ def test_a_run_is_a_function_of_its_key(mine):
     np.testing.assert_allclose(*actions, rtol=1e-4)
 
 
-@pytest.mark.parametrize("algo", ["ppo", "ppo_rnn", "sac", "td3", "tqc"])
+@pytest.mark.parametrize(
+    "algo", mark_others(["ppo", "ppo_rnn", "sac", "td3", "tqc"], "ppo", "ppo_rnn", "sac")
+)
 def test_a_policy_acts_as_in_evaluations(mine, algo):
     config, program, run = started(mine, "env=target", f"algo={algo}")
     policy, controller = je.make_policy(config, run), program.controllers(program.place(None))[probes.ROLE]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from marked import mark_others
 from nbclient import NotebookClient
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
@@ -35,15 +36,16 @@ OUTPUT, NAME = "outputs", "language"
 }
 
 
-@pytest.fixture(params=NAMES)
-def notebook(request):
-    return request.param, nbformat.read(FOLDER / f"{request.param}.ipynb", as_version=4)
+@pytest.fixture
+def notebook(name):
+    return name, nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
 
 
 def cells(notebook, tag):
     return [cell for cell in notebook.cells if tag in cell.metadata.get("tags", ())]
 
 
+@pytest.mark.parametrize("name", NAMES)
 def test_sources_are_clean(notebook):
     name, found = notebook
     nbformat.validate(found)
@@ -54,6 +56,7 @@ def test_sources_are_clean(notebook):
     assert _names(cells(found, "parameters")[0].source) == _names(SMALL[name])
 
 
+@pytest.mark.parametrize("name", NAMES)
 def test_the_install_cell_agrees_with_the_project(notebook, repository):
     _, found = notebook
     (install,) = cells(found, "install")
@@ -64,6 +67,7 @@ def test_the_install_cell_agrees_with_the_project(notebook, repository):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", mark_others(NAMES, "language_self_play"))
 def test_every_cell_runs(notebook, tmp_path, repository, monkeypatch):
     """Half a minute each: processes that start, and programs that compile, even at the smallest budgets."""
     name, found = notebook

@@ -17,7 +17,7 @@ from jaxmarl_echelon.training.acting.random_streams import Stream, run_key, stre
 from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.host import memory, reference_scores, run_record, selection_score
 from jaxmarl_echelon.training.host import resume as resuming
-from jaxmarl_echelon.training.host.compile import compile_program
+from jaxmarl_echelon.training.host.compile import Compiled, compile_program
 from jaxmarl_echelon.training.host.describe_language import describe_language
 from jaxmarl_echelon.training.host.devices import ALONE, DeviceLayout, describe_devices
 from jaxmarl_echelon.training.host.profile import UpdateProfile
@@ -68,6 +68,7 @@ class RunLoop:
       folder: the run's folder.
       layout: its devices.
       videos: animations of its evaluations.
+      compiled_by: the function that compiles it; `compile_program` if None.
     """
 
     config: RunConfig
@@ -76,6 +77,7 @@ class RunLoop:
     folder: Path
     layout: DeviceLayout
     videos: EpisodeVideos
+    compiled_by: Callable[..., Compiled] | None = None
 
     def functions(self) -> tuple[Callable, Callable, Callable, tuple]:
         """Returns `init`, `update`, `assess` and the arguments of `init`, see `compile_program`."""
@@ -132,7 +134,7 @@ class RunLoop:
             self.tracker.warn(self.step, line)
         self.tracker.event(self.step, "compiling the program")
         options = self.program.compiler_options
-        self.compiled = compile_program(
+        self.compiled = (self.compiled_by or compile_program)(
             *self.functions(),
             self.program.world,
             self.config.updates_per_chunk,
@@ -212,9 +214,14 @@ class RunLoop:
 class SingleRun(RunLoop):
     """Loop of one run with one seed."""
 
-    def __init__(self, record: RunRecord, layout: DeviceLayout = ALONE):
-        """Takes the run's record, with configuration, program, tracker and folder, and its devices."""
-        self.layout = layout
+    def __init__(
+        self,
+        record: RunRecord,
+        layout: DeviceLayout = ALONE,
+        compiled_by: Callable[..., Compiled] | None = None,
+    ):
+        """Takes the record with the run's configuration, program, tracker and folder; see `RunLoop`."""
+        self.layout, self.compiled_by = layout, compiled_by
         self.record, self.config, self.program = record, record.config, record.program
         self.tracker, self.folder = record.tracker, record.folder
         self.videos = EpisodeVideos(self.config, self.program)
@@ -298,6 +305,7 @@ def train_run(
     resume: Path | None = None,
     stop_after: int | None = None,
     layout: DeviceLayout = ALONE,
+    compiled_by: Callable[..., Compiled] | None = None,
 ) -> dict[str, Any]:
     """Runs a configuration to its end or to a stop request.
 
@@ -310,6 +318,8 @@ def train_run(
       resume: checkpoint folder to continue from, bit for bit, or None.
       stop_after: stop after this many updates in total; for tests.
       layout: the run's devices.
+      compiled_by: a function with the arguments of `compile_program`, which it replaces: several runs of one
+        program may share what is compiled.
 
     Returns:
       the run's summary, as written to `summary.json`.
@@ -327,6 +337,6 @@ def train_run(
     record.open(resumed=resume is not None)
     try:
         with StopSignal() as stop:
-            return SingleRun(record, layout).run(resume, stop, stop_after)
+            return SingleRun(record, layout, compiled_by).run(resume, stop, stop_after)
     finally:
         tracker.close()

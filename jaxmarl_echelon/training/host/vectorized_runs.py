@@ -1,7 +1,7 @@
 """Seeds and variants of a run as one vmapped program, with one record each."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from jaxmarl_echelon.training.acting.random_streams import Stream, run_key, stre
 from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.host import reference_scores, selection_score
 from jaxmarl_echelon.training.host import resume as resuming
+from jaxmarl_echelon.training.host.compile import Compiled
 from jaxmarl_echelon.training.host.devices import ALONE, DeviceLayout
 from jaxmarl_echelon.training.host.loop import RunLoop, StopSignal
 from jaxmarl_echelon.training.host.run_record import (
@@ -87,8 +88,10 @@ class RunGroup(RunLoop):
         tracker: Tracker,
         folder: Path,
         layout: DeviceLayout = ALONE,
+        compiled_by: Callable[..., Compiled] | None = None,
     ):
         """Takes the runs, their common program and one record per run; see `train_group` for the others."""
+        self.compiled_by = compiled_by
         self.layout, self.member = layout, layout.make_member_picker(program.local)
         self.members, self.program, self.records, self.resolved = members, program, records, resolved
         self.config, self.tracker, self.folder = members[0].config, tracker, folder
@@ -330,8 +333,10 @@ def train_group(
     resume: Path | None = None,
     stop_after: int | None = None,
     layout: DeviceLayout = ALONE,
+    program: Program | None = None,
+    compiled_by: Callable[..., Compiled] | None = None,
 ) -> dict[str, Any]:
-    """Trains all members as one program; see `loop.train`.
+    """Trains all members as one program; see `loop.train_run`.
 
     Args:
       members: the runs.
@@ -342,11 +347,13 @@ def train_group(
       resume: the group's checkpoint to continue from, or None.
       stop_after: stop after this many updates in total; for tests.
       layout: the group's devices.
+      program: that of the first member's configuration, made if None.
+      compiled_by: see `loop.train_run`.
 
     Returns:
       the summary, with a row per variant.
     """
-    program = make_program(members[0].config)
+    program = program or make_program(members[0].config)
     facts = checkpoints.read_metadata(resume) if resume else {}
     records = []
     for member in members:
@@ -371,7 +378,7 @@ def train_group(
                 member.variant,
             )
         )
-    group = RunGroup(members, program, records, resolved, tracker, folder, layout)
+    group = RunGroup(members, program, records, resolved, tracker, folder, layout, compiled_by)
     total = group.config.updates * program.steps_per_update
     step = group.step if resume else None
     tells = selection_score.evaluations_are_informative(program.env)

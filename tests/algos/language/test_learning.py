@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from decoder_cases import QWEN3, sine_adapters, sine_parameters
+from marked import thorough
 
 from algos.language.answer_trie import build_answer_trie
 from algos.language.answering import make_free_mode
@@ -134,8 +135,8 @@ def probability(agent, state):
     [
         {"micro_batch": 16},
         {"critic": "head"},
-        {"loss": "clip", "epochs": 2, "micro_batch": 16, "accumulation": 2, "correct": "always"},
-        {"loss": "gspo", "epochs": 2, "kl_coefficient": 0.01},
+        thorough({"loss": "clip", "epochs": 2, "micro_batch": 16, "accumulation": 2, "correct": "always"}),
+        thorough({"loss": "gspo", "epochs": 2, "kl_coefficient": 0.01}),
         {"buffer": {"capacity": 96, "batch": 32, "wait": 2.5}, "learning_rate": 0.04},
     ],
     ids=["reinforce", "critic", "clip", "gspo", "buffer"],
@@ -153,6 +154,7 @@ def test_the_paid_answer_is_learnt(settings):
         assert learnt.all() and float(metrics["sampler_gap_max"].max()) < 1e-4
 
 
+@pytest.mark.thorough
 def test_the_wrong_sign_does_not_learn_it():
     _, agent = make_agent()
     state, _ = learn(agent, UPDATES, sign=-1.0)

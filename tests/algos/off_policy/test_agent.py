@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from arrays import assert_same, numbers
+from marked import thorough
 from off_policy_cases import (
     CONTINUOUS,
     ROWS,
@@ -135,7 +136,7 @@ def bandit(state):
     return state.replace(hyper=state.hyper | hyper, params=state.params | params)
 
 
-@each(*CONFIGS)
+@each(SACConfig, thorough(TD3Config), thorough(TQCConfig))
 def test_time_limits_bootstrap_and_deaths_do_not(config):
     """Reward 1 for ever, cut after every step: 1 / (1 - gamma), unless the cut is a death; then 1."""
     cut, died, *_ = fates(config).value
@@ -143,7 +144,7 @@ def test_time_limits_bootstrap_and_deaths_do_not(config):
     np.testing.assert_allclose(died, 1.0, rtol=0.03)
 
 
-@each(SACConfig, TQCConfig)
+@each(SACConfig, thorough(TQCConfig))
 def test_soft_values_do_not_depend_on_the_steps_of_a_return(config):
     """Reward 1 and the entropy of a fixed policy, for ever: (1 + gamma alpha H) / (1 - gamma).
 
@@ -154,7 +155,7 @@ def test_soft_values_do_not_depend_on_the_steps_of_a_return(config):
     np.testing.assert_allclose(found.value[2], (1 + 0.9 * ALPHA * found.entropy[2]) / (1 - 0.9), rtol=0.03)
 
 
-@each(SACConfig, TD3Config)
+@each(SACConfig, thorough(TD3Config))
 def test_the_best_action_of_a_bandit_is_learnt(config):
     found = fates(config)
     np.testing.assert_allclose(found.action[3], np.broadcast_to(BEST, (E, A, D)), atol=0.15)
@@ -384,7 +385,7 @@ def test_importance_weights_scale_the_critics_loss_and_errors_become_priorities(
     assert changed(after.params["critic"], state.params["critic"])
 
 
-@each(TQCConfig)
+@each(thorough(TQCConfig))
 def test_vmapped_seeds_equal_single_runs(config):
     settings = {"learning_starts": 12, "batch_size": 8, "n_quantiles": 5}
     agent, first = make(config, replay={"prioritized": True}, **settings)

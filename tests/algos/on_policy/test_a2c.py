@@ -7,6 +7,7 @@ import on_policy_cases
 import probes
 import pytest
 from arrays import assert_same, numbers
+from marked import thorough
 
 from algos.nets.actor_critic import make_actor_critic
 from algos.on_policy.a2c import A2CConfig
@@ -83,7 +84,7 @@ def returns_by_hand(rollout, gamma):
     return result
 
 
-@pytest.mark.parametrize("action", [CONTINUOUS, DISCRETE], ids=["continuous", "discrete"])
+@pytest.mark.parametrize("action", [CONTINUOUS, thorough(DISCRETE)], ids=["continuous", "discrete"])
 def test_one_step_follows_the_policy_gradient(action):
     """RMSprop without a memory steps by `g / (|g| + eps)`, which tells the gradient."""
     config = A2CConfig(
@@ -176,7 +177,7 @@ def test_hyper_parameters_are_traced():
         assert_same(jax.tree.map(lambda x, i=i: x[i], results), single, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("optimizer", ["rmsprop", "adam"])
+@pytest.mark.parametrize("optimizer", ["rmsprop", thorough("adam")])
 def test_dead_agents_do_not_influence_learning_whatever_their_data(optimizer):
     agent, state = make(A2CConfig(**SMALL, optimizer=optimizer))
     rollout = played()
@@ -200,7 +201,7 @@ def test_dead_agents_do_not_influence_learning_whatever_their_data(optimizer):
     ("env", "obs", "expected"),
     [
         (probes.ObservationActionReward(), [[-1.0], [1.0]], [1.0, 1.0]),
-        (probes.TimeLimit(), [[0.0]], [10.0]),
+        thorough(probes.TimeLimit(), [[0.0]], [10.0]),
     ],
     ids=["choice", "time-limit"],
 )

@@ -6,6 +6,7 @@ import numpy as np
 import on_policy_cases
 import pytest
 from arrays import assert_same, changed, numbers
+from marked import mark_others, thorough
 
 from algos.nets.actor_critic import make_actor_critic
 from algos.on_policy.losses import surrogate_loss, value_loss
@@ -66,7 +67,7 @@ def learn(agent, state, rollout, key=2):
 @pytest.mark.parametrize(
     ("action", "settings"),
     [
-        (CONTINUOUS, {}),
+        thorough(CONTINUOUS, {}),
         (CONTINUOUS, {"squash": True, "shared": True, "state_dependent_std": True}),
         (DISCRETE, {"normalize_reward": True}),
     ],
@@ -317,7 +318,7 @@ def test_acting_leaves_the_normaliser_alone_and_uses_it():
     )
 
 
-@pytest.mark.parametrize("normalize_advantage", ["batch", "none"])
+@pytest.mark.parametrize("normalize_advantage", mark_others(["batch", "none"], "batch"))
 def test_a_continuous_target_is_learnt(normalize_advantage):
     def reward(obs, action):
         return -jnp.square(action - jnp.array([0.5, -0.4])).sum(-1)

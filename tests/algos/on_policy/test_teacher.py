@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marked import thorough
 
 from algos.nets.distributions import Gaussian, MultiCategorical, SquashedGaussian
 from algos.on_policy.distillation import (
@@ -113,7 +114,7 @@ def learnt_once(agent):
     return learn
 
 
-@pytest.mark.parametrize(("core", "loss"), [("none", "reverse_kl"), ("gru", "cross_entropy")])
+@pytest.mark.parametrize(("core", "loss"), [thorough("none", "reverse_kl"), ("gru", "cross_entropy")])
 def test_a_smaller_learner_takes_over_what_its_teacher_does(teacher, core, loss):
     config = settings(
         core={"kind": core, "width": 16}, teacher_loss=loss, teacher_coefficient_schedule="constant"

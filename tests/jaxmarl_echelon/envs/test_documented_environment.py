@@ -64,6 +64,7 @@ def test_agents_that_come_and_go_keep_the_contract(couriers):
     check_env(couriers.Couriers(), jax.random.key(0))
 
 
+@pytest.mark.thorough
 def test_agents_that_come_and_go_learn_and_report_their_results(couriers, tmp_path):
     algo = PPOConfig(horizon=30, num_minibatches=4, widths=(32, 32), learning_rate=3e-3)
     config = RunConfig(

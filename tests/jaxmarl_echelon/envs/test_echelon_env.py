@@ -14,7 +14,7 @@ from evaluation_starts import check_starts_differ
 from hydra import compose, initialize_config_dir
 
 from algos.defaults import config_directory
-from jaxmarl_echelon.envs.check_env import check_env, random_actions
+from jaxmarl_echelon.envs.check_env import check_env, check_traces, random_actions
 from jaxmarl_echelon.envs.echelon import commands
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import HEAVY, LIGHT, MEDIUM, PRIMARY, SCOUT
 from jaxmarl_echelon.envs.echelon.make import make
@@ -87,10 +87,16 @@ def blocks(game, time, role):
     return game.env.layout.split(np.asarray(time.obs[role]))
 
 
-@pytest.mark.slow
+SHORT = {"blue": ["scout", "light"], "red": ["medium"], "time_limit": 3.0, "zone_seconds": 1.5}
+
+
+@pytest.mark.thorough
 def test_environment_passes_the_contract_checks():
-    env = built(flat_bank(ZONES), blue=["scout", "light"], red=["medium"], time_limit=3.0, zone_seconds=1.5)
-    check_env(env, steps=16, plain=False)
+    check_env(built(flat_bank(ZONES), **SHORT), steps=16, plain=False)
+
+
+def test_environment_is_traced_as_the_contract_says():
+    check_traces(built(flat_bank(ZONES), **SHORT))
 
 
 def test_roles_share_spaces_for_teams_of_one_size(game):

@@ -13,7 +13,7 @@ from evaluation_starts import EPISODES, begins, check_starts_differ
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from jaxmarl_echelon.envs.check_env import check_env
+from jaxmarl_echelon.envs.check_env import check_env, check_traces
 from jaxmarl_echelon.envs.f110 import results
 from jaxmarl_echelon.envs.f110.observing.observe import gaplock_layout
 from jaxmarl_echelon.envs.f110.settings import read_maps
@@ -126,8 +126,13 @@ def on_task(params, tasks):
     return params.replace(spawn_weights=np.eye(len(spawns.BUILT_IN), dtype=np.float32)[np.asarray(tasks)])
 
 
+@pytest.mark.thorough
 def test_keeps_the_contract():
     check_env(build(max_steps=60), steps=32)
+
+
+def test_is_traced_as_the_contract_says():
+    check_traces(build(max_steps=60))
 
 
 def test_observation_is_119_numbers_and_time_is_the_120th():

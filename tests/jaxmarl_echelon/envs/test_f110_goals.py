@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from algos import types
 from jaxmarl_echelon import command_line
-from jaxmarl_echelon.envs.check_env import check_env, random_actions
+from jaxmarl_echelon.envs.check_env import check_env, check_traces, random_actions
 from jaxmarl_echelon.envs.f110.cars.simulation import poses_of
 from jaxmarl_echelon.envs.f110.observing.observe import rotate_vectors
 from jaxmarl_echelon.envs.f110.starts.goals import make_goal
@@ -60,8 +60,13 @@ def played(env):
     return play(env)
 
 
+@pytest.mark.thorough
 def test_the_contract_is_kept(env):
     check_env(env, steps=20, plain=False)
+
+
+def test_the_environment_is_traced_as_the_contract_says(env):
+    check_traces(env)
 
 
 def test_the_component_is_what_hindsight_computes_from_observations(env, played):

@@ -72,6 +72,7 @@ def test_single_environment_plays_the_episodes_of_its_seed():
     assert ends > 10
 
 
+@pytest.mark.thorough
 @gymnasium
 def test_vector_of_f110_plays_what_the_environment_plays():
     env = je.to_gymnasium(f110(), 3)

@@ -8,6 +8,7 @@ import numpy as np
 import probes
 import pytest
 from duels import LIMIT, Duel
+from marked import mark_others
 
 from algos.off_policy.sac import SACConfig
 from algos.on_policy.ppo import PPOConfig
@@ -113,7 +114,7 @@ def learnt_from(config: RunConfig) -> list[tuple[Rollout, Rollout, object]]:
     return found
 
 
-@pytest.mark.parametrize("name", list(RUNS))
+@pytest.mark.parametrize("name", mark_others(RUNS, "turns"))
 def test_run_trains_on_final_rewards_minus_the_role_baseline(name):
     """Every decision has its story's whole reward minus the average of its seat, told apart by NumPy.
 

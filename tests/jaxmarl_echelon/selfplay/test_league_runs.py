@@ -97,9 +97,8 @@ def league_run(tmp_path_factory) -> League:
         after, found = compiled[0].chunk(loose(state))
         return after, jax.tree.map(lambda x: x[0], jax.device_get(found))
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "compile_program", watched)
-        loop.train_run(config, program, {"seed": config.seed}, folder, Tracker({"csv": CsvSink()}))
+    tracker = Tracker({"csv": CsvSink()})
+    loop.train_run(config, program, {"seed": config.seed}, folder, tracker, compiled_by=watched)
     return League(config, folder, History(program, states, reports, update))
 
 
@@ -216,6 +215,7 @@ def test_resumed_league_continues_bit_for_bit(run, tmp_path):
     assert same(update(restored)[0], states[4])
 
 
+@pytest.mark.thorough
 def test_league_of_simultaneous_teams():
     """Blue's learners play blue, their past and present red; the games of every group are counted."""
     config = RunConfig(

@@ -157,6 +157,7 @@ def divided() -> History:
     return played(configured(pool, env=Pushes(), shards=2, transforms=TransformSettings(), **learners), 5)
 
 
+@pytest.mark.thorough
 def test_both_roles_learn_and_one_plays_the_past_of_the_other(divided):
     """`pool:red` for red: the bank holds red's past, blue is rated, red learns where it mirrors."""
     run, updates = divided, 5
@@ -171,6 +172,7 @@ def test_both_roles_learn_and_one_plays_the_past_of_the_other(divided):
         np.testing.assert_array_equal(held[newest], own)
 
 
+@pytest.mark.thorough
 def test_shards_have_groups_of_their_own(divided):
     """Two shards: one pool, whose groups are dealt out to them; each mirrors in its first half."""
     run = divided
@@ -391,6 +393,7 @@ def test_episodes_can_be_longer_than_a_rollout():
     assert seat.pool.hold == -(-4 * LIMIT // 4)
 
 
+@pytest.mark.thorough
 def test_off_policy_learner_plays_its_past():
     """It remembers its own decisions, its mirrored ones included, and no opponent's; the past is frozen."""
     pool = replace(POOL, fixed=())

@@ -87,6 +87,7 @@ def test_metrics_are_also_logged_under_unstable_baselines_names(run):
     assert (run / "pool.png").exists()
 
 
+@pytest.mark.thorough
 def test_a_fresh_learner_exploits_a_run(run, tmp_path, monkeypatch):
     """It meets that run's policy alone, and is scored against it from both seats."""
     monkeypatch.setattr("sys.argv", ["exploit", str(run), "--games", "64", "--output", str(tmp_path)])

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import struct
+from marked import thorough
 from played_runs import History, played
 
 from algos import collectives
@@ -256,6 +257,7 @@ def test_rated_games_are_drawn_evenly_from_all_opponents():
     np.testing.assert_array_equal(few, mask & (np.arange(100) < 9))
 
 
+@pytest.mark.thorough
 def test_a_learner_with_three_seats_is_rated():
     """Against a random player and its own past; who wins more of the rated games is rated higher."""
     pool = replace(POOL, shares={"pfsp": 0.5, "fixed": 0.5}, groups=2, capacity=2)
@@ -365,7 +367,7 @@ def hasty_agent() -> Agent:
     )
 
 
-@pytest.mark.parametrize(("seats", "hold", "rows"), [(2, 2, 4), (2, 1, 2), (3, 2, 4)])
+@pytest.mark.parametrize(("seats", "hold", "rows"), [(2, 2, 4), thorough(2, 1, 2), thorough(3, 2, 4)])
 def test_scores_are_means_over_seats(seats, hold, rows):
     """Its games as first last one ply, the others one or six; it wins exactly one of N that count."""
     pool = replace(POOL, shares={"mirror": 0.25, "pfsp": 0.75}, hold=hold, snapshot_every=3)

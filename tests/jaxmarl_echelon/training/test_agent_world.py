@@ -81,6 +81,7 @@ def test_programs_and_states_hold_no_copy_of_an_agents_world():
     assert (SIZE,) in found and not any(SIZE in shape and len(shape) > 1 for shape in found)
 
 
+@pytest.mark.thorough
 def test_an_update_over_the_given_world_is_one_over_the_agents_own():
     own = with_shared_numbers(make_agents(config())["player"])
     state = jax.jit(lambda: program().init(run_key(0)))()

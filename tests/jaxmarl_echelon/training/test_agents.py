@@ -10,6 +10,7 @@ import numpy as np
 import probes
 import pytest
 from flax import struct
+from marked import mark_others, thorough
 from probes import ROLE
 
 from algos.off_policy.sac import SACConfig
@@ -203,7 +204,7 @@ def test_a_critic_that_sees_the_cue_lets_blind_agents_learn():
     assert with_it.min() > 0.95 and with_it.mean() > without.mean() + 0.2, (with_it, without)
 
 
-@pytest.mark.parametrize(("learner", "updates", "seeds"), [("ppo", 3, 1), ("ppo_rnn", 100, 5)])
+@pytest.mark.parametrize(("learner", "updates", "seeds"), [thorough("ppo", 3, 1), ("ppo_rnn", 100, 5)])
 def test_critic_observations_are_recorded_and_do_not_affect_the_actor(learner, updates, seeds):
     found = learnt_blindly(learner, updates, seeds)
     (*acted, extras), (*alone, less), value = found.decided
@@ -240,6 +241,7 @@ class Pulled(probes.Opposites):
 PER_AGENT = {ROLE: "learner:per_agent"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("learner", ["sac"])
 def test_only_learners_per_agent_do_opposite_things_in_equal_places(learner):
     env, changes = (Pulled(), {"gamma": 0.0}) if learner == "sac" else (probes.Opposites(), {})
@@ -324,7 +326,7 @@ def seen_as(learner, dtype):
     return config, run.policies[ROLE], reports.metrics
 
 
-@pytest.mark.parametrize("learner", SEEN)
+@pytest.mark.parametrize("learner", mark_others(SEEN, "sac"))
 def test_bytes_are_learnt_from_like_the_same_numbers_in_float32(learner):
     runs = [seen_as(learner, dtype)[1:] for dtype in (np.uint8, np.float32)]
     if learner == "sac":

@@ -105,6 +105,7 @@ def assert_alike(ours: np.ndarray, theirs: np.ndarray, name: str) -> None:
         np.testing.assert_array_equal(ours, theirs, err_msg=name)
 
 
+@pytest.mark.thorough
 def test_two_processes_with_two_devices_equal_one_with_four(repository, tmp_path, ran):
     where, run = placed(tmp_path, "two")
     hosts = pair(repository, tmp_path, *TINY, *where, LENGTH_TYPED)
@@ -124,6 +125,7 @@ def test_two_processes_with_two_devices_equal_one_with_four(repository, tmp_path
     assert list((tmp_path / "host_1").iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_signals_and_a_kill(repository, tmp_path):
     """SIGTERM to either: both save and end well. Process 0 killed: the other ends, `latest` can be read."""
     where, run = placed(tmp_path, "long")

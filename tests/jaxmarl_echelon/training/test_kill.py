@@ -11,6 +11,7 @@ from pathlib import Path
 
 import jax
 import pytest
+from marked import thorough
 
 from jaxmarl_echelon import checkpoints
 
@@ -70,7 +71,9 @@ while True:
 """
 
 
-@pytest.mark.parametrize(("script", "prefix", "kills"), [(RUN, ".updates", 2), (WRITER, "['updates']", 8)])
+@pytest.mark.parametrize(
+    ("script", "prefix", "kills"), [thorough(RUN, ".updates", 2), (WRITER, "['updates']", 4)]
+)
 def test_kills_at_random_moments(script, prefix, kills, tmp_path, repository):
     moments = random.Random(0)
     environment = os.environ | {"PYTHONPATH": str(repository / "tests" / "helpers")}

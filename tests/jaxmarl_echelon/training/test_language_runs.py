@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marked import mark_others
 from sharded_runs import told
 
 from jaxmarl_echelon import checkpoints, command_line, models, run_loading
@@ -110,6 +111,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(run, tmp_path):
         np.testing.assert_array_equal(after[path], expected, err_msg=path)
 
 
+@pytest.mark.thorough
 def test_seeds_of_a_group_are_single_runs(run, tmp_path):
     said = told(
         [*KUHN, *UPDATES, "seeds=2", "run_name=both", f"output_dir={tmp_path / 'out'}"], tmp_path / "told"
@@ -135,6 +137,7 @@ def test_another_base_is_refused_in_one_line(run, tmp_path):
         run_loading.load_run(str(moved), "latest", ())
 
 
+@pytest.mark.thorough
 def test_a_small_base_travels_with_its_run(run, tmp_path):
     """The folder that a run has started from may go."""
     model = tmp_path / "model"
@@ -165,6 +168,7 @@ def test_a_frozen_run_shares_the_base_and_lies_in_the_bank(run, tmp_path):
     assert make_pool_role(built, agents, frozen).pool.pinned == (0,)
 
 
+@pytest.mark.thorough
 def test_snapshots_and_scripts_play_a_tournament(run):
     entries, program, sides = load_entrants(str(run), "latest", 1)
     assert len(entries) == 2
@@ -270,7 +274,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", mark_others(KINDS, "critic", "free"))
 def test_other_ways_to_play_and_to_learn(kind, tmp_path):
     said = told([*KINDS[kind], *SMALL, "total_env_steps=48", f"output_dir={tmp_path}"], tmp_path / "told")
     assert said["status"] == 0, said["errors"]

@@ -82,19 +82,14 @@ def configure(env=Watched):
 ONCE = Once()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once():
-    with ONCE.installed():
-        yield
-
-
 def run(folder, sinks=None, resume=None, stop_after=None, program=None, **changes):
     """A run with settings on which its compiled program does not depend."""
     config = dataclasses.replace(configure(), **changes)
     program = program or ONCE.program(configure())
     folder.mkdir(exist_ok=True)
     tracker = Tracker({"csv": CsvSink(), **(sinks or {})})
-    return loop.train_run(config, program, {"seed": 0}, folder, tracker, resume, stop_after)
+    by = ONCE.compile
+    return loop.train_run(config, program, {"seed": 0}, folder, tracker, resume, stop_after, compiled_by=by)
 
 
 def saved_bits(folder):

@@ -14,6 +14,7 @@ import numpy as np
 import probes
 import pytest
 from compiled_once import Once
+from marked import thorough
 
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon import checkpoints, evaluate
@@ -60,21 +61,18 @@ def configure(chunk=1):
     )
 
 
+# Each configuration is compiled once for all tests of this file.
 ONCE = Once()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once():
-    """Compiles each configuration once for all tests of this file."""
-    with ONCE.installed():
-        yield
-
-
-def run(folder, config, resume=None, stop_after=None, sinks=None, program=None):
+def run(folder, config, resume=None, stop_after=None, sinks=None, program=None, compiled_by=ONCE.compile):
     folder.mkdir(exist_ok=True)
     tracker = Tracker({"csv": CsvSink(), **(sinks or {})})
     program = program or ONCE.program(config)
-    return loop.train_run(config, program, {"seed": config.seed}, folder, tracker, resume, stop_after)
+    resolved = {"seed": config.seed}
+    return loop.train_run(
+        config, program, resolved, folder, tracker, resume, stop_after, compiled_by=compiled_by
+    )
 
 
 def run_otherwise(folder, resume=None, sinks=None, **changes):
@@ -151,7 +149,7 @@ def test_a_signal_saves_and_ends_the_run(tmp_path, number):
     assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary
 
 
-@pytest.mark.parametrize("changes", [{}, {"optimizer": "schedule_free", "policy_average": 0.0}])
+@pytest.mark.parametrize("changes", [{}, thorough({"optimizer": "schedule_free", "policy_average": 0.0})])
 def test_the_score_of_the_best_checkpoint_is_reproduced_exactly(whole, tmp_path, changes):
     """From what is kept of policies alone, as `evaluate` reads it: of means of policies, and of iterates."""
     config = configure()
@@ -182,7 +180,7 @@ def test_chunks_of_several_updates_change_nothing(whole, tmp_path):
     np.testing.assert_array_equal(table(folder, "metrics.csv"), table(tmp_path / "two", "metrics.csv"))
 
 
-def test_a_diverged_learner_stops_the_run_and_keeps_the_last_checkpoint(tmp_path, monkeypatch):
+def test_a_diverged_learner_stops_the_run_and_keeps_the_last_checkpoint(tmp_path):
     def boundless(*given):
         """With rewards whose square no number holds."""
         compiled = ONCE.compile(*given)
@@ -191,9 +189,8 @@ def test_a_diverged_learner_stops_the_run_and_keeps_the_last_checkpoint(tmp_path
         learner = learner.replace(hyper=learner.hyper | {"reward_scale": np.float32(1e30)})
         return compiled._replace(init=lambda: state.replace(policies={probes.ROLE: learner}))
 
-    monkeypatch.setattr(loop, "compile_program", boundless)
     with pytest.raises(loop.DivergedError, match="not finite"):
-        run(tmp_path / "run", configure())
+        run(tmp_path / "run", configure(), compiled_by=boundless)
     found = checkpoints.read_metadata(checkpoints.find_checkpoint(tmp_path / "run", "best_eval"))
     assert found["step"] == 0
 
@@ -214,13 +211,12 @@ def test_a_run_whose_environments_are_all_quarantined_stops(tmp_path, monkeypatc
 
         return compiled._replace(chunk=chunk)
 
-    monkeypatch.setattr(loop, "compile_program", quarantined)
     monkeypatch.setattr(run_record, "SICK_DECISIONS", 3 * configure().horizon, raising=False)
     if not stops:
-        assert run(tmp_path / "run", configure())["status"] == "finished"
+        assert run(tmp_path / "run", configure(), compiled_by=quarantined)["status"] == "finished"
         return
     with pytest.raises(loop.DivergedError) as stopped:
-        run(tmp_path / "run", configure())
+        run(tmp_path / "run", configure(), compiled_by=quarantined)
     text, steps = str(stopped.value), 3 * configure().steps_per_update
     assert text.startswith(
         f"all 8 environments are quarantined after {steps} steps: in each of the last 3 upd"

@@ -141,6 +141,7 @@ def test_best_return_is_learnt_and_never_exceeded(credit):
     require_learnt(credit.env, last, [report.metrics["train/return"] for report in reports])
 
 
+@pytest.mark.thorough
 def test_best_return_is_learnt_by_a_mask_and_never_exceeded():
     env = probes.MaskOnly()
     config = configure(env, updates=80)
@@ -179,6 +180,7 @@ def operations(jaxpr):
     return found
 
 
+@pytest.mark.thorough
 def test_vmapped_seeds_equal_single_runs(credit):
     config = configure(probes.Credit(), updates=5)
     keys = jax.random.split(jax.random.key(7), 3)

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import probes
 import pytest
+from marked import mark_others, thorough
 
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon.command_line import compose_config
@@ -59,7 +60,7 @@ def decided(run):
     return run.replace(policies={ROLE: state.replace(params=params)})
 
 
-@pytest.mark.parametrize(("kind", "segments"), [("lstm", 1), ("gru", 2), ("mingru", 2)])
+@pytest.mark.parametrize(("kind", "segments"), [thorough("lstm", 1), ("gru", 2), thorough("mingru", 2)])
 def test_the_first_minibatch_has_ratio_one(kind, segments):
     program = make_program(configure(Cut(), kind, segments_per_agent=segments))
 
@@ -77,6 +78,7 @@ def test_the_first_minibatch_has_ratio_one(kind, segments):
     assert program.steps_per_update == 4 * 8 * segments
 
 
+@pytest.mark.thorough
 def test_vmapped_seeds_equal_single_runs():
     config = configure(Cut(), "lstm", segments_per_agent=2, num_minibatches=2)
     program, keys = make_program(config), jax.random.split(jax.random.key(7), 2)
@@ -106,11 +108,12 @@ def cue_followed(kind):
     return float(np.mean(returns(jax.random.key(0))))
 
 
-@pytest.mark.parametrize("kind", ["lstm", "mingru"])
+@pytest.mark.parametrize("kind", mark_others(["lstm", "mingru"], "mingru"))
 def test_a_core_remembers_the_cue(kind):
     assert cue_followed(kind) == 1.0
 
 
+@pytest.mark.thorough
 def test_a_policy_without_core_cannot_remember_the_cue():
     """Every answer is right for one cue of two: means of 256 episodes deviate by 1 / 16."""
     assert abs(cue_followed("none")) < 0.25

@@ -1,6 +1,7 @@
 """A run of missions that is stopped while weights blend between phases goes on to the same bits."""
 
 import jax
+import pytest
 from mission_games import built
 
 from algos.on_policy.ppo import PPOConfig
@@ -34,6 +35,7 @@ def configuration():
     )
 
 
+@pytest.mark.thorough
 def test_missions_resumed_within_a_blend_go_on_to_the_same_bits(tmp_path):
     """With battles, scenarios and reports under way, through a checkpoint on disk."""
     program = make_program(configuration())

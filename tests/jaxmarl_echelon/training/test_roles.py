@@ -10,6 +10,7 @@ import numpy as np
 import probes
 import pytest
 from duels import Duel
+from marked import thorough
 from omegaconf import OmegaConf
 
 from algos.off_policy.learning import flatten_transition, store_decision
@@ -174,7 +175,7 @@ def test_a_shared_policy_acts_and_learns_from_both_seats():
     np.testing.assert_array_equal(acts["blue"], acts["red"])
 
 
-@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("shared", [thorough(False), True])
 def test_every_role_keeps_its_own_successes(shared):
     """Also where one learner acts for both: the sign of what is seen first tells whose success it was."""
     replay = {"capacity": 120, "success_capacity": 60, "success_ratio": 0.5}
@@ -260,6 +261,7 @@ def test_a_policy_is_shared_with_a_learner(choice, message):
         read(f"controllers.defender={choice}")
 
 
+@pytest.mark.thorough
 def test_a_frozen_role_acts_as_saved_and_gets_no_gradient(saved_run):
     folder, state = saved_run
     _, _, run = read(f"controllers.defender=frozen:{folder}")

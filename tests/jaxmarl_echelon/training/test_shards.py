@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sharded_runs import ALGOS, DEVICES, EVALUATED, LENGTH, PLACES, SHARDS, UPDATES, configure
+from marked import mark_others, thorough
+from sharded_runs import DEVICES, EVALUATED, LENGTH, RUNS, SHARDS, UPDATES, configure
 
 from algos import collectives
 from jaxmarl_echelon.training.acting.random_streams import run_key
@@ -21,9 +22,15 @@ from jaxmarl_echelon.training.program.state import initial_run_state
 from jaxmarl_echelon.training.program.update import update_once
 from jaxmarl_echelon.training.rollouts.spec import RolloutSpec
 
-PARTS = {name: "replays" if name in ("sac", "td3", "tqc") else "rollouts" for name in ALGOS}
-PAIRS = [(name, devices) for name in ALGOS for devices in PLACES[name][1:]]
-ON_POLICY = ("ppo", "ppo_rnn", "a2c")
+# Part, learner and number of devices.
+PAIRS = [
+    thorough(part, name, devices) if part.startswith("more") else (part, name, devices)
+    for part, runs in RUNS.items()
+    for name, places in runs.items()
+    for devices in places[1:]
+]
+HOLDS = {name: part for part, runs in RUNS.items() for name, places in runs.items() if DEVICES in places}
+ON_POLICY = mark_others(("ppo", "ppo_rnn", "a2c"), EVALUATED)
 SEEDS = ("spread", "together")
 # Fewer than sixteen environments finish in eight decisions, three to an episode and the first ones cut short.
 NUM_FIRST = 24
@@ -55,10 +62,9 @@ def assert_alike(ours, theirs, rtol, atol):
             np.testing.assert_array_equal(x, y, err_msg=name)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "devices"), PAIRS)
-def test_the_first_rollout_and_its_episodes_do_not_depend_on_the_devices(ran, name, devices):
-    folder = ran(PARTS[name])
+@pytest.mark.parametrize(("part", "name", "devices"), PAIRS)
+def test_the_first_rollout_and_its_episodes_do_not_depend_on_the_devices(ran, part, name, devices):
+    folder = ran(part)
     one, many = (read(folder, name, number, "first") for number in (1, devices))
     told = [key for key in one if key.startswith("[1].episodes")]
     assert one["[1].episodes['number']"][0] > NUM_FIRST and len(told) > 3
@@ -67,10 +73,9 @@ def test_the_first_rollout_and_its_episodes_do_not_depend_on_the_devices(ran, na
     assert_alike({k: one[k] for k in keys}, {k: many[k] for k in keys}, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "devices"), PAIRS)
-def test_what_is_learnt_does_not_depend_on_the_devices(ran, name, devices):
-    folder = ran(PARTS[name])
+@pytest.mark.parametrize(("part", "name", "devices"), PAIRS)
+def test_what_is_learnt_does_not_depend_on_the_devices(ran, part, name, devices):
+    folder = ran(part)
     one, many = (read(folder, name, number, "last") for number in (1, devices))
     params = [key for key in one if ".params" in key]
     assert params and not np.array_equal(one[params[0]], read(folder, name, 1, "first")[params[0]])
@@ -81,10 +86,9 @@ def test_what_is_learnt_does_not_depend_on_the_devices(ran, name, devices):
     assert one["[0].updates"] == UPDATES
 
 
-@pytest.mark.slow
 def test_a_pool_does_not_depend_on_the_devices(ran):
     """Counts, ratings, snapshots, opponents, moves and averages of rewards, of two shards on two devices."""
-    folder = ran("replays")
+    folder = ran("pool")
     for update in range(UPDATES):
         one, two = (dict(np.load(folder / f"pool_{devices}_{update}.npz")) for devices in (1, 2))
         parts = [key for key in one if key.startswith(("[0].pool", "[0].credit", "[0].plays", "[1].entries"))]
@@ -94,11 +98,12 @@ def test_a_pool_does_not_depend_on_the_devices(ran):
     assert json.loads((folder / "pool_2.json").read_text())["differing"] == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("devices", PLACES[EVALUATED][1:])
-def test_an_evaluation_does_not_depend_on_the_devices(ran, devices):
+@pytest.mark.parametrize(
+    ("part", "devices"), [("rollouts", DEVICES), thorough("more_rollouts", 2), thorough("more_rollouts", 4)]
+)
+def test_an_evaluation_does_not_depend_on_the_devices(ran, part, devices):
     """Every shard plays its part of the episodes; all see all of them, in order."""
-    one, many = (read(ran("rollouts"), EVALUATED, number, "last") for number in (1, devices))
+    one, many = (read(ran(part), EVALUATED, number, "last") for number in (1, devices))
     scalars, results = (
         [key for key in one if key.startswith(f"[1].{part}")] for part in ("scalars", "result")
     )
@@ -107,26 +112,23 @@ def test_an_evaluation_does_not_depend_on_the_devices(ran, devices):
     assert_alike({k: one[k] for k in keys}, {k: many[k] for k in keys}, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "devices"), PAIRS)
-def test_what_is_learnt_has_the_same_bits_on_all_devices(ran, name, devices):
-    assert json.loads((ran(PARTS[name]) / f"{name}_{devices}.json").read_text()) == {"differing": []}
+@pytest.mark.parametrize(("part", "name", "devices"), PAIRS)
+def test_what_is_learnt_has_the_same_bits_on_all_devices(ran, part, name, devices):
+    assert json.loads((ran(part) / f"{name}_{devices}.json").read_text()) == {"differing": []}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "field"), [("ppo", "stage"), ("a2c", "course.phase")])
+@pytest.mark.parametrize(("name", "field"), [("ppo", "stage"), thorough("a2c", "course.phase")])
 def test_the_curriculum_moved_on_what_all_shards_played(ran, name, field):
-    last = read(ran("rollouts"), name, DEVICES, "last")
+    last = read(ran(HOLDS[name]), name, DEVICES, "last")
     stages = [last[key] for key in last if key.startswith("[0].curriculum") and key.endswith(field)]
     assert stages and all(int(stage) > 0 for stage in stages)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ON_POLICY)
 def test_the_rollout_has_no_collective_and_a_minibatch_one(ran, read_collectives, name):
     """The loop over decisions has none; each gradient step joins gradient, sums and count in one."""
     config = configure(name)
-    found = read_collectives((ran("rollouts") / f"{name}.hlo").read_text())
+    found = read_collectives((ran(HOLDS[name]) / f"{name}.hlo").read_text())
     assert found and None not in {one.times for one in found}
     assert not any(config.horizon in one.loops for one in found)
     sums = [one for one in found if one.kind == "all-reduce"]
@@ -143,12 +145,12 @@ def test_the_rollout_has_no_collective_and_a_minibatch_one(ran, read_collectives
     assert sum(one.times for one in gathers) <= 20
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "sums"), [("sac", 3), ("td3", 2), ("tqc", 3)])
 def test_a_gradient_step_from_a_replay_joins_each_network_once(ran, read_collectives, name, sums):
     """The critics, then the actor, which needs them stepped; before them the largest weight of a batch."""
     config = configure(name)
-    found = read_collectives((ran("replays") / f"{name}.hlo").read_text())
+    found = read_collectives((ran(HOLDS[name]) / f"{name}.hlo").read_text())
     inside = [one for one in found if one.loops and "cond" in one.place]
     assert sum(one.times for one in inside) == sums * config.horizon
     outside = [one for one in found if one.loops and "cond" not in one.place]
@@ -161,18 +163,17 @@ def number_of_parameters(config) -> int:
     return sum(x.size for x in jax.tree.leaves(policy.params))
 
 
-@pytest.mark.slow
-def test_a_run_goes_on_with_fewer_devices(ran):
-    """Saved on 8, continued on 4, 2 and 1."""
+def test_a_run_goes_on_with_other_numbers_of_devices(ran):
+    """Saved on 8, continued on 1, on 8 and on 1."""
     folder = ran("rollouts")
     with np.load(folder / "moved.npz") as moved, np.load(folder / "kept.npz") as kept:
         assert kept[".updates"] == LENGTH
         assert_alike(dict(kept), dict(moved), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_seeds_over_devices_are_those_of_one_device(ran):
-    folder = ran("rest")
+    folder = ran("seeds")
     for seed in range(4):
         spread, together = (rows(folder / run / f"seed_{seed}" / "metrics.csv") for run in SEEDS)
         assert spread.keys() == together.keys() and len(spread["losses/policy_loss"]) == LENGTH
@@ -196,7 +197,6 @@ def _numbers(column) -> bool:
     return True
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "words"),
     [
@@ -217,7 +217,6 @@ def test_what_does_not_fit_the_devices_is_one_line_and_writes_nothing(ran, case,
     assert heard["left"] == []
 
 
-@pytest.mark.slow
 def test_a_run_on_several_devices_says_so_and_is_left_alone_by_a_refusal(ran):
     folder = ran("rest")
     heard = json.loads((folder / "lines.json").read_text())["begun"]

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import probes
 import pytest
+from marked import mark_others
 from probes import ROLE
 
 from algos.off_policy.dqn import DQNConfig
@@ -56,7 +57,7 @@ def configure(env, algo, updates=30, **changes):
     )
 
 
-@pytest.mark.parametrize("name", list(LEARNT))
+@pytest.mark.parametrize("name", mark_others(LEARNT, "pqn"))
 def test_the_best_return_is_learnt_and_never_exceeded(name):
     """By what was seen before, among legal actions; only an illegal one pays more."""
     config = configure(MaskedMemory(), LEARNT[name], updates=100 if name == "pqn" else 30)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from commands import begin
 from jax.extend.core import jaxprs_in_params
+from marked import mark_others
 
 from jaxmarl_echelon import checkpoints, command_line
 from jaxmarl_echelon.config_sources import Sources
@@ -25,7 +26,7 @@ JOBS = {
     "race": ("env=f110_race", "env.lidar_beams=24", "env.map=[track:0,track:1]"),
     "echelon": ("env=echelon", "env.maps=8"),
 }
-FEW_MAPS = ("env=echelon", "env.maps=2")
+MORE_MAPS = (*JOBS["race"][:2], "env.map=[track:0,track:1,track:2,track:3]")
 
 
 @functools.cache
@@ -67,7 +68,7 @@ def constants(text):
         yield math.prod(int(size) for size in shape.split("x") if size) * max(bits, 8) // 8
 
 
-@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("job", mark_others(JOBS, "f110", "race"))
 def test_no_large_constant_stands_in_a_lowered_program(job):
     program = program_of(*JOBS[job])
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(program.world.env))
@@ -89,7 +90,7 @@ def equations(jaxpr):
 
 def test_the_program_does_not_depend_on_the_number_of_maps():
     few, many = (
-        equations(traced("update", *overrides).jaxpr.jaxpr) for overrides in (FEW_MAPS, JOBS["echelon"])
+        equations(traced("update", *overrides).jaxpr.jaxpr) for overrides in (JOBS["race"], MORE_MAPS)
     )
     # Drawing one of n takes a few equations more or less, as n is.
     assert few == pytest.approx(many, rel=0.01)
@@ -104,8 +105,8 @@ def test_a_world_as_argument_gives_the_same_observations():
 
 
 def test_checkpoints_hold_no_world(tmp_path):
-    program = program_of(*JOBS["echelon"])
-    state = lowered("init", *JOBS["echelon"]).compile()(run_key(0), program.world)
+    program = program_of(*JOBS["race"])
+    state = lowered("init", *JOBS["race"]).compile()(run_key(0), program.world)
     largest = max(leaf.size for leaf in jax.tree.leaves(program.world.env))
     sizes = [leaf.size for leaf in jax.tree.leaves(state) if hasattr(leaf, "size")]
     assert largest not in sizes

@@ -4,6 +4,7 @@ import math
 
 import jax
 import pytest
+from marked import thorough
 
 from jaxmarl_echelon import command_line
 from jaxmarl_echelon.training.config import build
@@ -14,7 +15,7 @@ GPU = 16e9  # bytes of the one with which the original's speed was measured
 PARAMETERS = {"lstm": 664_476, "mingru": 270_748}  # 595,925 in the original, which has fewer actions
 
 
-@pytest.fixture(scope="module", params=["lstm", "mingru"])
+@pytest.fixture(scope="module", params=[thorough("lstm"), "mingru"])
 def run(request):
     """The configuration as it is composed, on one scene."""
     words = [

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import yaml
 from evaluation_starts import check_starts_differ
+from marked import mark_others
 
 from jaxmarl_echelon import command_line
 from jaxmarl_echelon.envs import episodes
@@ -66,14 +67,18 @@ def left(obs):
 @pytest.mark.filterwarnings("ignore:.*reset gives the same start")
 @pytest.mark.parametrize(
     "name",
-    [
+    mark_others(
+        [
+            "CartPole-v1",
+            "Pendulum-v1",
+            "Breakout-MinAtar",
+            "MemoryChain-bsuite",
+            "DeepSea-bsuite",
+            "FrozenLake-misc",
+        ],
         "CartPole-v1",
         "Pendulum-v1",
-        "Breakout-MinAtar",
-        "MemoryChain-bsuite",
-        "DeepSea-bsuite",
-        "FrozenLake-misc",
-    ],
+    ),
 )
 def test_the_contract_is_kept(name):
     check_env(make(name))

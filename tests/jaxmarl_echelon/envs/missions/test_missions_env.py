@@ -12,7 +12,7 @@ from hydra import compose, initialize_config_dir
 from mission_games import EAST, LIMIT, WEST, built
 
 from algos.defaults import config_directory
-from jaxmarl_echelon.envs.check_env import check_env, random_actions
+from jaxmarl_echelon.envs.check_env import check_env, check_traces, random_actions
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import PRIMARY, SUPPRESSION, TERTIARY
 from jaxmarl_echelon.envs.echelon.commands import STATUS_REPORT
 from jaxmarl_echelon.envs.echelon.missions import results
@@ -32,9 +32,13 @@ KNOWN = ("orders", "present", "classes", "start", "strength", "hp")
 PATROL = dataclasses.replace(SCOUT, name="patrol", gates={"detection": 1.0})
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_environment_passes_the_contract_checks():
     check_env(built(time_limit=3.0, objective=None), steps=16, plain=False)
+
+
+def test_environment_is_traced_as_the_contract_says():
+    check_traces(built(time_limit=3.0, objective=None))
 
 
 def test_observations_and_actions_are_those_of_the_battle_and_of_the_order(game):

@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marked import mark_others
 from replay_pages import check_self_contained, embedded, play_page
 
-from jaxmarl_echelon.envs.check_env import check_env
+from jaxmarl_echelon.envs.check_env import check_env, check_traces
 from jaxmarl_echelon.envs.textgames.boards import in_line
 from jaxmarl_echelon.envs.textgames.env import ROLE, TextGame
 from jaxmarl_echelon.envs.textgames.games import (
@@ -46,11 +47,16 @@ GAMES = {
 }
 
 
-@pytest.mark.parametrize("name", GAMES)
+@pytest.mark.parametrize("name", mark_others(GAMES, "kuhn", "liarsdice"))
 def test_games_keep_the_contract(name):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # most games begin alike
         check_env(GAMES[name], plain=False)
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_games_are_traced_as_the_contract_says(name):
+    check_traces(GAMES[name])
 
 
 def everybody_alive(time):
