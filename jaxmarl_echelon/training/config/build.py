@@ -34,6 +34,9 @@ ELSEWHERE = (
     "seeds",
     "ablate",
     "variants",
+    "sweep",
+    "samples",
+    "pbt",
     "devices",
     "distributed",
 )
