@@ -145,11 +145,11 @@ class RunGroup(RunLoop):
         if self.lineage is None or not lineage:
             return
         chunk, names = lineage["due"].shape[0], [member.name for member in self.members]
-        numbers = [name for name in lineage if name not in ("due", "parent", "score")]
+        numbers = [name for name in lineage if name not in ("due", "parent")]
         for row in np.flatnonzero(lineage["due"][:, 0]):
             step = self.step - int(chunk - 1 - row) * self.program.steps_per_update
             for index, name in enumerate(names):
-                values = {key: float(np.mean(lineage[key][row, index])) for key in ("score", *numbers)}
+                values = {key: float(np.mean(lineage[key][row, index])) for key in numbers}
                 parent = names[int(lineage["parent"][row, index])]
                 self.lineage.append(step, {"member": name, "parent": parent, **values})
 
@@ -270,9 +270,10 @@ def make_population(plan: PopulationPlan, program: Program, layout: DeviceLayout
     """Builds what the program needs for population based training."""
     keys = jnp.stack([stream_key(seed, Stream.POPULATION) for seed in plan.seeds])
     column = program.env.spec.judged_by(program.agents)
-    score = (f"train/{column}", "train/return", f"train/return/{program.role}")
+    earned = "train/return" if len(program.agents) == 1 else f"train/return/{program.role}"
+    columns = (earned,) if column is None else (f"train/{column}", earned)
     return Population(
-        plan.settings, plan.numbers, len(plan.seeds), keys, score, layout.share_members, layout.own
+        plan.settings, plan.numbers, len(plan.seeds), keys, columns, layout.share_members, layout.own
     )
 
 

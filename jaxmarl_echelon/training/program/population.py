@@ -24,7 +24,7 @@ class Population(NamedTuple):
       numbers: what is varied.
       groups: number of populations, which exchange nothing; M is a multiple.
       keys: `[groups]` typed keys, one of each population.
-      score: columns of the report's metrics, of which the first present one is the score.
+      columns: metrics of the report by which members are ranked: by the second where the first is equal.
       share: `(tree) -> tree`, gathers leaves `[m, ...]` of this device to `[M, ...]` of all devices.
       own: `(array [M]) -> [m]`, this device's part.
     """
@@ -33,7 +33,7 @@ class Population(NamedTuple):
     numbers: tuple[AdaptedNumber, ...]
     groups: int
     keys: jax.Array
-    score: tuple[str, ...]
+    columns: tuple[str, ...]
     share: Callable[[PyTree], PyTree] = lambda tree: tree
     own: Callable[[jax.Array], jax.Array] = lambda members: members
 
@@ -69,6 +69,18 @@ def perturb_number(
     return jnp.clip(varied, number.low, number.high).astype(values.dtype)
 
 
+def rank_members(scores: jax.Array) -> jax.Array:
+    """Ranks `[M]` by scores `[K, M]`, the first first; equal ones are equal, NaN and -inf of the first stay.
+
+    The rank is the number of members that are worse.
+    """
+    mine, others = scores[:, :, None], scores[:, None, :]
+    worse, equal = jnp.zeros(mine.shape[1:2] * 2, bool), jnp.ones(mine.shape[1:2] * 2, bool)
+    for own, other in zip(mine, others, strict=True):
+        worse, equal = worse | (equal & (other < own)), equal & (other == own)
+    return jnp.where(jnp.isfinite(scores[0]), jnp.sum(worse, axis=1), scores[0])
+
+
 def choose_parents(population: Population, updates: jax.Array, scores: jax.Array) -> jax.Array:
     """Returns the parents `[M]` of all populations after `updates` updates, see `select_parents`."""
     groups = population.groups
@@ -98,8 +110,8 @@ def vary_hyper(
 
 
 def member_scores(population: Population, policies: PyTree, metrics: dict[str, jax.Array]) -> jax.Array:
-    """Rolling scores `[m]` of this device's members; -inf for members whose policies are not finite."""
-    scores = next(metrics[name] for name in population.score if name in metrics)
+    """Rolling scores `[K, m]` of this device's members; -inf for members whose policies are not finite."""
+    scores = jnp.stack([metrics[name] for name in population.columns])
     leaves = jax.tree.leaves(policies)
     floats = [x for x in leaves if jnp.issubdtype(x.dtype, jnp.floating)]
     sound = [jnp.all(jnp.isfinite(x), axis=tuple(range(1, x.ndim))) for x in floats]
@@ -120,8 +132,8 @@ def exchange_learners(
       metrics: of their reports, `[m]`.
 
     Returns:
-      the states, and the lineage `[m]`: `due` (bool), `parent` (index of a member), `score`, and the adapted
-      numbers after the exchange by key.
+      the states, and the lineage `[m]`: `due` (bool), `parent` (index of a member), the columns by which
+      members are ranked, and the adapted numbers after the exchange by key.
     """
     settings, updates = population.settings, runs.updates[0]
     due = (updates % settings.every == 0) & (updates >= settings.begins)
@@ -132,7 +144,7 @@ def exchange_learners(
     acting = replace_hyper(learners, {name: {} for name in agents if agents[name].hyper is not None})
     acting = {name: agents[name].policy_state(state) for name, state in acting.items()}
     scores = member_scores(population, acting, metrics)
-    everyone = population.share(scores)
+    everyone = rank_members(population.share(scores.T).T)
 
     def exchange(moved, recent):
         parents = choose_parents(population, updates, everyone)
@@ -150,8 +162,9 @@ def exchange_learners(
     moved, recent, parents = jax.lax.cond(due, exchange, keep, take_unmarked(local, leaves), runs.recent)
     learners = jax.tree.unflatten(structure, fill_marked(local, leaves, moved))
     numbers = {one.key: learners[one.learners[0]].hyper[one.name] for one in population.numbers}
-    lineage = {"due": jnp.broadcast_to(due, scores.shape), "parent": parents, "score": scores}
-    return runs.replace(policies=runs.policies | learners, recent=recent), lineage | numbers
+    lineage = {"due": jnp.broadcast_to(due, parents.shape), "parent": parents}
+    lineage |= dict(zip(population.columns, scores, strict=True)) | numbers
+    return runs.replace(policies=runs.policies | learners, recent=recent), lineage
 
 
 def take_unmarked(marks: Sequence[bool], leaves: Sequence[jax.Array]) -> list[jax.Array]:

@@ -41,6 +41,10 @@ def test_equal_and_unknown_scores_change_nothing_and_broken_members_are_replaced
         np.testing.assert_array_equal(
             population.select_parents(jax.random.key(0), jnp.array(scores), 0.5), alone
         )
+    ranks = population.rank_members(
+        jnp.array([[0.5, 0.5, 0.25, jnp.nan, -jnp.inf], [1.0, 2.0, 9.0, 1.0, 5.0]])
+    )
+    np.testing.assert_array_equal(ranks, [2, 3, 1, np.nan, -np.inf])
     broken = jnp.array([0.2, -jnp.inf, jnp.nan, 0.1])
     np.testing.assert_array_equal(population.select_parents(jax.random.key(0), broken, 0.25), [0, 0, 2, 3])
 
@@ -170,7 +174,7 @@ def test_the_lineage_says_who_copied_whom(evolved):
             if parent == name:
                 assert rate == before[name]
             else:
-                assert float(now[parent]["score"]) > float(row["score"])
+                assert float(now[parent]["train/return"]) > float(row["train/return"])
                 allowed = [np.clip(before[parent] * f, 1e-4, 1.0) for f in PLAN.settings.perturb]
                 assert min(abs(rate - one) for one in allowed) < 1e-8
         before = {name: np.float32(row["algo.learning_rate"]) for name, row in now.items()}
