@@ -47,7 +47,12 @@ class Dimension:
             exact = math.exp(math.log(self.low) + share * (math.log(self.high) - math.log(self.low)))
         else:
             exact = self.low + share * (self.high - self.low)
-        return min(max(float(f"{exact:.{DIGITS}g}"), self.low), self.high)
+        return round_drawn(exact, self)
+
+
+def round_drawn(value: float, dimension: Dimension) -> float:
+    """Rounds a value to `DIGITS` digits within its range."""
+    return min(max(float(f"{value:.{DIGITS}g}"), dimension.low), dimension.high)
 
 
 def parse_dimension(key: str, given: Any) -> Dimension:

@@ -17,6 +17,7 @@ from jaxmarl_echelon.training.config.build import TASK
 from jaxmarl_echelon.training.config.population_settings import AdaptedNumber, PopulationSettings
 from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.host import resume as resuming
+from jaxmarl_echelon.training.host.compile import Compiled
 from jaxmarl_echelon.training.host.run_record import RunRecord
 from jaxmarl_echelon.training.program.agents import make_agents
 from jaxmarl_echelon.training.program.program import Program
@@ -56,6 +57,28 @@ class PopulationPlan(NamedTuple):
     settings: PopulationSettings
     numbers: tuple[AdaptedNumber, ...]
     seeds: tuple[int, ...]
+
+
+class GroupWatch:
+    """Follows the evaluations of groups of one program, one after the other; see `searching.trial_groups`.
+
+    Attributes:
+      program: of all groups.
+      compiled: what was compiled of it, by the number of members.
+    """
+
+    def __init__(self, program: Program):
+        self.program = program
+        self.compiled: dict[int, Compiled] = {}
+
+    def evaluated(self, updates: int, values: Mapping[str, Mapping[str, float]]) -> set[str]:
+        """Returns the members that are no longer reported.
+
+        Args:
+          updates: updates done.
+          values: scalars of the evaluation by member, of those that are reported and have not diverged.
+        """
+        raise NotImplementedError
 
 
 def take_member(tree, index: int, axis: int = 0):

@@ -49,7 +49,9 @@ def scored_run(config: DictConfig, members: Sequence[Member]) -> RunConfig:
     return build.build_run_config(change_settings(config, leave_group(config)))
 
 
-def expand_members(config: DictConfig, choices: Mapping[str, str]) -> list[Member]:
+def expand_members(
+    config: DictConfig, choices: Mapping[str, str], samples: Mapping[str, dict[str, Any]] | None = None
+) -> list[Member]:
     """Builds the runs of a group: the product of variants and seeds.
 
     Args:
@@ -58,21 +60,23 @@ def expand_members(config: DictConfig, choices: Mapping[str, str]) -> list[Membe
         `{key: value}`; `sweep` and `samples` draw variants, see `search_space`. The baseline is included,
         except where all variants are drawn.
       choices: the chosen options of Hydra's config groups, stored with each member's configuration.
+      samples: settings by name, in place of those that `sweep` draws.
 
     Raises:
       ValueError: one line, for invalid values.
     """
     base = build.build_run_config(change_settings(config, leave_group(config)))
-    seeds, drawn = read_seeds(config), name_samples(config)
+    seeds, drawn = read_seeds(config), name_samples(config) if samples is None else samples
+    several = bool(drawn) or any(config.get(key) for key in VARYING)
     result = []
-    for variant, changes in read_variants(config).items():
+    for variant, changes in read_variants(config, drawn).items():
         require_numbers_only(config, base, variant, changes, drawn=variant in drawn)
         # Environments take long to build, and numbers of learners do not change them.
         env = None if changes_task(changes) else base.env
         for seed in seeds:
             own = change_settings(config, leave_group(config) | {"seed": seed} | changes)
             name = variant if len(seeds) == 1 else f"{variant}_seed_{seed}"
-            name = f"seed_{seed}" if not any(config.get(key) for key in VARYING) else name
+            name = name if several else f"seed_{seed}"
             run = build.build_run_config(own, env)
             env = run.env
             plain = OmegaConf.to_container(own) | {"choices": dict(choices)}
@@ -194,9 +198,11 @@ def read_seeds(config: DictConfig) -> list[int]:
     raise ValueError(f"seeds={seeds}: must be a whole number of at least 1, or a list of different seeds")
 
 
-def read_variants(config: DictConfig) -> dict[str, dict[str, Any]]:
-    """Returns the changed values of every variant by name, first the baseline, unless all are drawn."""
-    drawn = name_samples(config)
+def read_variants(
+    config: DictConfig, drawn: Mapping[str, dict[str, Any]] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Returns the changed values of every variant by name, first the baseline, unless all are `drawn`."""
+    drawn = name_samples(config) if drawn is None else drawn
     chosen = config.get("variants") or config.get("ablate")
     result: dict[str, dict[str, Any]] = {} if drawn and not chosen else {BASELINE: {}}
     given = config.get("variants") or {}
@@ -213,7 +219,7 @@ def read_variants(config: DictConfig) -> dict[str, dict[str, Any]]:
         result[f"without_{name}"] = {
             f"reward.components.{part}.weight": 0.0 for part in rewarded_parts(config, name)
         }
-    return result | drawn
+    return result | dict(drawn)
 
 
 def read_ablations(value) -> list[str]:

@@ -1,7 +1,7 @@
 """Seeds and variants of a run as one vmapped program, with one record each."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from jaxmarl_echelon.training.host import resume as resuming
 from jaxmarl_echelon.training.host.devices import ALONE, DeviceLayout
 from jaxmarl_echelon.training.host.group_members import (
     BASELINE,
+    GroupWatch,
     Member,
     PopulationPlan,
     mean_values,
@@ -61,12 +62,14 @@ class RunGroup(RunLoop):
         folder: Path,
         layout: DeviceLayout = ALONE,
         plan: PopulationPlan | None = None,
+        watch: GroupWatch | None = None,
     ):
         """Takes the runs, their common program and one record per run; see `train_group` for the others."""
         self.layout, self.member = layout, layout.make_member_picker(program.local)
         self.members, self.program, self.records, self.resolved = members, program, records, resolved
         self.config, self.tracker, self.folder = members[0].config, tracker, folder
         self.plan, self.lineage = plan, None
+        self.watch, self.left = watch, set()
         self.checkpoints = folder / "checkpoints"
         self.diverged: set[str] = set()
         self.videos = EpisodeVideos(self.config, program)
@@ -119,6 +122,10 @@ class RunGroup(RunLoop):
         """
         results, reason, updates = [], "", self.progress.updates + self.config.updates_per_chunk
         for index, record in enumerate(self.records):
+            if record.folder.name in self.left:
+                record.progress.updates = updates
+                results.append({})
+                continue
             try:
                 results.append(record.reports(take_member(reports, index, 1), seconds))
                 # A member of a population that has copied another one goes on.
@@ -161,18 +168,44 @@ class RunGroup(RunLoop):
           an empty list: the group itself saves no checkpoint because of a score.
         """
         values = []
+        present = {
+            record.folder.name: record for record in self.records if record.folder.name not in self.left
+        }
         for index, record in enumerate(self.records):
-            names = record.assessment(take_member(assessment, index), seconds)
-            self._save_member(state, index, names)
-            values.append(record.progress.last_eval)
+            if record.folder.name in present:
+                names = record.assessment(take_member(assessment, index), seconds)
+                self._save_member(state, index, names)
+                values.append(record.progress.last_eval)
         self.records[0].offer_replay(take_member(assessment, 0).result, self.tracker)
         pooled = mean_values(values)
         spec = self.program.env.spec
         if spec.score is not None:
-            pooled |= score_values(spec, pooled_sums(self.records, spec.score_column))
+            pooled |= score_values(spec, pooled_sums([*present.values()], spec.score_column))
         for namespace, part in by_namespace(pooled).items():
             self.tracker.log(namespace, self.step, part)
+        if self.watch is not None:
+            self.left |= self.watch.evaluated(self.progress.updates, self.evaluations(present))
         return []
+
+    def evaluations(self, names: Collection[str]) -> dict[str, dict[str, float]]:
+        """Returns the last evaluations of the named members that have not diverged."""
+        found = {record.folder.name: record.progress.last_eval for record in self.records}
+        return {name: values for name, values in found.items() if name in names and name not in self.diverged}
+
+    @override
+    def compile(self):
+        """Compiles the program, or reuses one of the same number of members that the watch has kept."""
+        if self.watch is None:
+            return super().compile()
+        kept, number = self.watch.compiled, len(self.members)
+        if number not in kept:
+            kept[number] = super().compile()
+        return kept[number].begin_with(self.functions()[3])
+
+    @override
+    def is_over(self):
+        """Whether no member is left that is reported."""
+        return self.watch is not None and len(self.left | self.diverged) == len(self.members)
 
     def _save_member(self, state, index, names):
         """Saves one member's state under each name, unless it has diverged."""
@@ -208,7 +241,7 @@ class RunGroup(RunLoop):
     @override
     def references(self, state):
         """Evaluates the reference scripts on every member's evaluation episodes; returns a line for each."""
-        if not reference_scores.reference_names(self.program):
+        if self.watch is not None or not reference_scores.reference_names(self.program):
             return []
         keys = jnp.stack([stream_key(member.config.seed, Stream.EVALUATION) for member in self.members])
         play = jax.jit(jax.vmap(partial(reference_scores.play_references, self.program), (0, 0, None)))
@@ -287,6 +320,7 @@ def train_group(
     layout: DeviceLayout = ALONE,
     base: RunConfig | None = None,
     plan: PopulationPlan | None = None,
+    watch: GroupWatch | None = None,
 ) -> dict[str, Any]:
     """Trains all members as one program; see `loop.train`.
 
@@ -301,11 +335,12 @@ def train_group(
       layout: the group's devices.
       base: the run on whose task all are scored, the variant `BASELINE`; None for the first member.
       plan: population based training of the members, or None.
+      watch: follows the evaluations and takes members out, or None.
 
     Returns:
       the summary, with a row per variant.
     """
-    program = make_program(base or members[0].config)
+    program = watch.program if watch else make_program(base or members[0].config)
     facts = checkpoints.read_metadata(resume) if resume else {}
     records = []
     for member in members:
@@ -319,7 +354,7 @@ def train_group(
         scored_on = name_scored_task(member, members[0].variant if base is None else BASELINE)
         own = member.config, program, member.resolved, place, Tracker(sinks), progress
         records.append(RunRecord(*own, scored_on, member.variant))
-    group = RunGroup(members, program, records, resolved, tracker, folder, layout, plan)
+    group = RunGroup(members, program, records, resolved, tracker, folder, layout, plan, watch)
     total = group.config.updates * program.steps_per_update
     step = group.step if resume else None
     tells = selection_score.evaluations_are_informative(program.env)
