@@ -55,6 +55,14 @@ class LearnerSettings:
         """Segments of each agent per rollout."""
         return 1
 
+    def traced(self) -> dict[str, tuple[float, float]]:
+        """Returns names and bounds of the numbers that live in the learner's state."""
+        return {}
+
+    def adjustable(self) -> tuple[str, ...]:
+        """Returns the names of the settings that live in the state and may change when a run resumes."""
+        return tuple(self.traced())
+
     def plan(self, samples: int, environments: int | None = None) -> Any:
         """Returns the sizes of an update, shown before a run; None for algorithms without such a plan."""
         del samples, environments

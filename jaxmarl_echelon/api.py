@@ -84,7 +84,9 @@ def read_config(
         command_line.normalize_overrides(overrides, sources), sources
     )
     if variants.is_group(config):
-        raise ValueError("seeds, ablate, variants: settings of several runs; map make_train over keys")
+        raise ValueError(
+            "seeds, ablate, variants, sweep, pbt: settings of several runs; map make_train over keys"
+        )
     if config.get("resume") is not None:
         raise ValueError(f"resume={config.resume}: only the command line can continue runs")
     return _read(config, choices, env)

@@ -38,6 +38,8 @@ GC_THRESHOLDS = (200_000, 50, 1_000)
 LISTS = ("ablate", "seeds")
 # A number without a fraction that may have an exponent, as `1e6`.
 WHOLE = re.compile(r"\d+(\.\d+)?[eE]\+?\d{1,2}|\d+")
+# A range of a search space without quotes; see `training.config.search_space`.
+RANGE = re.compile(r"(?<!['\"\w])[a-z]+\([^()'\"]*\)(?!['\"])")
 # Keys that can be written without their group.
 SHORT = {"mission": "env.mission"}
 SEARCHED = "hydra.searchpath"
@@ -134,9 +136,16 @@ def normalize_overrides(arguments: Sequence[str], sources: Sources = PACKAGED) -
     """
     chosen = tuple(f"+{group}=" for group in config_groups())
     arguments = [argument[1:] if argument.startswith(chosen) else argument for argument in arguments]
-    arguments = [quote_for_hydra(bracket_list(expand_alias(argument))) for argument in arguments]
+    arguments = [quote_for_hydra(bracket_list(expand_alias(quote_ranges(one)))) for one in arguments]
     keys = sources.open_keys()
     return [f"++{argument}" if accepts_new_keys(argument, keys) else argument for argument in arguments]
+
+
+def quote_ranges(argument: str) -> str:
+    """Quotes ranges such as `log(1e-4,1e-2)` in `sweep=`, which Hydra would read as functions of its own."""
+    if not argument.lstrip("+").startswith(("sweep=", "sweep.")):
+        return argument
+    return RANGE.sub(lambda found: f"'{found[0]}'", argument)
 
 
 def expand_alias(argument: str) -> str:

@@ -28,7 +28,7 @@ from jaxmarl_echelon.envs import contract
 from jaxmarl_echelon.tracking import tables
 from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.training.config import base_models, build, input_files
-from jaxmarl_echelon.training.host import devices, loop, memory, variants, vectorized_runs
+from jaxmarl_echelon.training.host import devices, group_members, loop, memory, variants, vectorized_runs
 from jaxmarl_echelon.training.host import resume as resuming
 from jaxmarl_echelon.training.host.devices import DeviceLayout
 from jaxmarl_echelon.training.program.program import make_program
@@ -199,9 +199,12 @@ def read_job(config: DictConfig, choices: dict[str, str], layout: DeviceLayout =
         resolved = input_files.with_absolute_paths(resolved, read)
         contract.require_traces(members[0].config.env)
         needed = memory.check_replay(members[0].config, len(members), layout)
-        program = make_program(members[0].config)
-        together = partial(vectorized_runs.train_group, members, resolved, layout=layout)
-        restore = partial(vectorized_runs.read_group_checkpoint, members, program)
+        base, plan = variants.scored_run(config, members), variants.plan_population(config, members)
+        program = make_program(base)
+        together = partial(
+            vectorized_runs.train_group, members, resolved, layout=layout, base=base, plan=plan
+        )
+        restore = partial(group_members.read_group_checkpoint, members, program, plan=plan)
         score = program.env.spec.score
         plans = build.update_sizes_of_learners(members[0].config)
         names = tuple(member.name for member in members)

@@ -106,6 +106,11 @@ class OffPolicySettings(LearnerSettings):
         if getattr(self, key) == ():
             raise ValueError(f"{key}=(): needs at least one layer")
 
+    def traced(self) -> dict[str, tuple[float, float]]:
+        """Returns names and bounds of the numbers in the learner's state; see `LearnerSettings.traced`."""
+        left_out = {key for key in self.OPTIONAL if getattr(self, key) is None}
+        return {key: bounds for key, bounds in self.TRACED.items() if key not in left_out}
+
     def adjustable(self) -> tuple[str, ...]:
         """Returns the names of the settings that live in the state and may change when a run resumes."""
         return (*self.TRACED, *self.COUNTS)

@@ -12,9 +12,9 @@ from jaxmarl_echelon.reporting.recorded_runs import RecordedRun, read_runs
 # Settings that do not make another method: seeds and variants are told apart by members, the rest says where
 # and how a run is executed and recorded.
 _APART = (
-    "seed", "seeds", "ablate", "variants", "run_name", "output_dir", "resume", "distributed", "devices",
-    "shards", "tracking", "choices", "files", "updates_per_chunk", "checkpoint_every", "eval_every",
-    "eval_episodes", "episode_rows", "replay", "video_every", "profile",
+    "seed", "seeds", "ablate", "variants", "sweep", "samples", "run_name", "output_dir", "resume",
+    "distributed", "devices", "shards", "tracking", "choices", "files", "updates_per_chunk",
+    "checkpoint_every", "eval_every", "eval_episodes", "episode_rows", "replay", "video_every", "profile",
 )  # fmt: skip
 _MOST_KEYS = 3
 

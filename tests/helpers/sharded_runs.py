@@ -44,7 +44,7 @@ from jaxmarl_echelon.selfplay.settings import PoolSettings
 from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.training.acting.random_streams import run_key
 from jaxmarl_echelon.training.config.build import RunConfig
-from jaxmarl_echelon.training.host import loop, memory, vectorized_runs
+from jaxmarl_echelon.training.host import group_members, loop, memory, vectorized_runs
 from jaxmarl_echelon.training.host.compile import Compiled, compile_program
 from jaxmarl_echelon.training.host.devices import ALONE, DeviceLayout
 from jaxmarl_echelon.training.program.program import Program, evaluation_as_in_training, make_program
@@ -303,7 +303,7 @@ def write_seeds(folder: Path) -> None:
             config = replace(
                 configure("ppo", 2), algo=ALGOS["a2c"], seed=seed, curriculum=constant_curriculum
             )
-            members.append(vectorized_runs.Member(f"seed_{seed}", "baseline", config, {"seed": seed}))
+            members.append(group_members.Member(f"seed_{seed}", "baseline", config, {"seed": seed}))
         vectorized_runs.train_group(members, {"seed": 0}, folder / run, Tracker({}), layout=layout)
 
 

@@ -17,11 +17,15 @@ class Stream(enum.IntEnum):
       EVALUATION: periodic evaluations, which select the best checkpoint; the same episodes each time.
       FINAL: final scores, on held-out episodes that were not used for selection.
       MATCHES: games between finished policies, of tournaments and exploiters.
+      SEARCH: settings that are drawn before a run.
+      POPULATION: exchanges of population based training.
     """
 
     EVALUATION = 0
     FINAL = 1
     MATCHES = 3
+    SEARCH = 4
+    POPULATION = 5
 
 
 class InitialKeys(NamedTuple):

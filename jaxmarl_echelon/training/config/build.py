@@ -35,6 +35,9 @@ ELSEWHERE = (
     "seeds",
     "ablate",
     "variants",
+    "sweep",
+    "samples",
+    "pbt",
     "devices",
     "distributed",
 )

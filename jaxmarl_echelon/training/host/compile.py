@@ -25,6 +25,7 @@ class Compiled(NamedTuple):
       world: the program's world, on its devices.
       executable: `() -> jax.stages.Compiled` of `chunk`, for its memory analysis and text; blocks.
       seconds: `() -> float`, wall-clock seconds from the first trace to the last compiled part; blocks.
+      start: `(arguments) -> RunState`, as `init` with other arguments of the same shapes.
     """
 
     init: Callable
@@ -35,6 +36,11 @@ class Compiled(NamedTuple):
     world: Any
     executable: Callable
     seconds: Callable
+    start: Callable
+
+    def begin_with(self, arguments: tuple) -> "Compiled":
+        """Returns the program with other arguments of `init`, such as seeds."""
+        return self._replace(init=partial(self.start, arguments))
 
 
 def compile_program(
@@ -69,7 +75,7 @@ def compile_program(
       admit: `(state, world)` with the state as shapes, called before compilation starts; an exception from
         it stops the compilation before any background work.
     """
-    begin = time.perf_counter()
+    began = time.perf_counter()
     all_of_it, shared = Spec(), layout.shared
     world, arguments = layout.put(world, all_of_it), layout.put(arguments, shared)
 
@@ -101,6 +107,9 @@ def compile_program(
     def call(part, *given):
         return part.result()[0](*given, world)
 
+    def begin(arguments):
+        return call(parts[0], *layout.put(arguments, shared))
+
     return Compiled(
         init=partial(call, parts[0], *arguments),
         chunk=partial(call, parts[2]),
@@ -109,5 +118,6 @@ def compile_program(
         place=lambda restored: restored if specs is None else layout.put(restored, specs),
         world=world,
         executable=lambda: parts[2].result()[0],
-        seconds=lambda: max(part.result()[1] for part in parts) - begin,
+        seconds=lambda: max(part.result()[1] for part in parts) - began,
+        start=begin,
     )

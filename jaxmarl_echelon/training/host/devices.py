@@ -1,8 +1,9 @@
 """Placement of a run on devices: a mesh of members and environments, and functions over it.
 
-Members (seeds and variants of a group) never communicate and are distributed over devices first; the
-environments of each member are distributed over the remaining devices. Functions run under `jax.shard_map`,
-so that a program has only the collectives of `algos.collectives`. See docs/reference/trainer.md 16.2.
+Members (seeds and variants of a group) are distributed over devices first, the environments of each member
+over the remaining devices. Functions run under `jax.shard_map`, so that a program has only the collectives of
+`algos.collectives`; members communicate only in population based training (`share_members`).
+See docs/reference/trainer.md 16.2.
 """
 
 from collections.abc import Callable, Sequence
@@ -130,6 +131,12 @@ class DeviceLayout:
             return members
         count = members.shape[0] // self.mesh.shape[MEMBERS]
         return jax.lax.dynamic_slice_in_dim(members, jax.lax.axis_index(MEMBERS) * count, count)
+
+    def share_members(self, tree: PyTree) -> PyTree:
+        """Gathers arrays of this device's members to those of all `[M, ...]`, inside a mapped function."""
+        if self.mesh is None or self.mesh.shape[MEMBERS] == 1:
+            return tree
+        return jax.tree.map(lambda x: jax.lax.all_gather(x, MEMBERS, tiled=True), tree)
 
     def describe(self, shards: int) -> str:
         """Describes the placement in one line."""

@@ -133,23 +133,14 @@ class RunLoop:
         for line in self.program.env.left_out() if processes.is_first_process() else ():
             self.tracker.warn(self.step, line)
         self.tracker.event(self.step, "compiling the program")
-        options = self.program.compiler_options
-        self.compiled = (self.compiled_by or compile_program)(
-            *self.functions(),
-            self.program.world,
-            self.config.updates_per_chunk,
-            options,
-            self.layout,
-            self.program.local,
-            partial(memory.check_arrays, layout=self.layout),
-        )
+        self.compiled = self.compile()
         state = self._start(resume)
         stats = self.compiled.executable().memory_analysis()
         memory.check_program(stats, self.compiled.state, self.compiled.world, self.layout)
         self.tracker.log("time", self.step, {"compile_seconds": self.compiled.seconds()})
         setting = self.config.profile if processes.is_first_process() else None
         with UpdateProfile(setting, self.folder, self._note) as profile:
-            while self.progress.updates < self.config.updates:
+            while self.progress.updates < self.config.updates and not self.is_over():
                 if processes.any_process(stop.requested) or self.progress.updates == stop_after:
                     self.save(state, ["latest"])
                     self.tracker.event(self.step, "stopped")
@@ -161,6 +152,22 @@ class RunLoop:
         for line in self.references(state):
             self.tracker.event(self.step, line)
         return self._finish("finished")
+
+    def compile(self) -> Compiled:
+        """Compiles the program of the run."""
+        return (self.compiled_by or compile_program)(
+            *self.functions(),
+            self.program.world,
+            self.config.updates_per_chunk,
+            self.program.compiler_options,
+            self.layout,
+            self.program.local,
+            partial(memory.check_arrays, layout=self.layout),
+        )
+
+    def is_over(self) -> bool:
+        """Whether the run ends before its last update."""
+        return False
 
     def _note(self, line: str) -> None:
         """Logs a line about the run as an event."""

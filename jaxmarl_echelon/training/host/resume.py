@@ -158,6 +158,8 @@ def check_hyperparameter(continuation: ResumedRun, key: str, old: Any, new: Any)
             f"{key}={shorten_text(new)}: {kept_setting_message(key, old)}; "
             f"settings that can change: {allowed}"
         )
+    if continuation.after.get("pbt") and name not in (PRECISION, "total_updates"):
+        raise ValueError(f"{key}={shorten_text(new)}: must stay as it was in population based training (pbt)")
 
 
 def check_task_parameter(continuation: ResumedRun, key: str, old: Any, new: Any) -> None:
@@ -226,6 +228,9 @@ RULES: dict[str, Rule] = {
     "seeds": refuse_change,
     "ablate": refuse_change,
     "variants": refuse_change,
+    "sweep": refuse_change,
+    "samples": refuse_change,
+    "pbt": refuse_change,
     "shards": refuse_change,
     "pool": refuse_change,
     "transforms": refuse_change,

@@ -1,21 +1,34 @@
-"""Expands `seeds`, `ablate` and `variants` of a configuration into the members of a group."""
+"""Expands `seeds`, `ablate`, `variants` and `sweep` of a configuration into the members of a group."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import jax
 from omegaconf import DictConfig, OmegaConf
 
-from jaxmarl_echelon.training.config import build, input_files
+from jaxmarl_echelon.training.config import build, input_files, search_space
 from jaxmarl_echelon.training.config.build import TASK, change_settings
-from jaxmarl_echelon.training.host.vectorized_runs import Member
+from jaxmarl_echelon.training.config.population_settings import (
+    adapted_numbers,
+    read_population,
+    split_learner_key,
+)
+from jaxmarl_echelon.training.config.run_config import RunConfig
+from jaxmarl_echelon.training.host.group_members import BASELINE, Member, PopulationPlan
+from jaxmarl_echelon.training.program.agents import make_agents
 
-BASELINE = "baseline"
+# Keys that make variants.
+VARYING = ("ablate", "variants", "sweep")
+# Keys that make a group of runs.
+GROUPING = (*VARYING, "seeds", "samples", "pbt")
+# Groups of a learner's settings.
+LEARNER = ("algo", "algos")
 
 
 def is_group(config: DictConfig) -> bool:
     """Whether a configuration asks for several runs in one program."""
-    return config.get("seeds") is not None or any(config.get(key) for key in ("ablate", "variants"))
+    return config.get("seeds") is not None or any(config.get(key) for key in GROUPING)
 
 
 def count_members(config: DictConfig) -> int:
@@ -23,51 +36,152 @@ def count_members(config: DictConfig) -> int:
     return len(read_variants(config)) * len(read_seeds(config))
 
 
-def expand_members(config: DictConfig, choices: Mapping[str, str]) -> list[Member]:
+def leave_group(config: DictConfig) -> dict[str, Any]:
+    """Returns the changes that make a run of its own of a member of a group."""
+    # Every member would record an episode, for one page of all.
+    return dict.fromkeys(GROUPING) | {"replay": config.get("replay") or False}
+
+
+def scored_run(config: DictConfig, members: Sequence[Member]) -> RunConfig:
+    """Builds the run on whose task all members are scored: the baseline, which may be no member."""
+    if members[0].variant == BASELINE:
+        return members[0].config
+    return build.build_run_config(change_settings(config, leave_group(config)))
+
+
+def expand_members(
+    config: DictConfig, choices: Mapping[str, str], samples: Mapping[str, dict[str, Any]] | None = None
+) -> list[Member]:
     """Builds the runs of a group: the product of variants and seeds.
 
     Args:
       config: the composed configuration. `seeds` is a count, starting at `seed`, or a list; each
         `reward.NAME` in `ablate` makes one variant with that weight at 0; `variants` maps names to
-        `{key: value}`. The baseline is always included.
+        `{key: value}`; `sweep` and `samples` draw variants, see `search_space`. The baseline is included,
+        except where all variants are drawn.
       choices: the chosen options of Hydra's config groups, stored with each member's configuration.
+      samples: settings by name, in place of those that `sweep` draws.
 
     Raises:
       ValueError: one line, for invalid values.
     """
-    seeds = read_seeds(config)
-    # Every member would record an episode, for one page of all.
-    alone = {"seeds": None, "ablate": None, "variants": None, "replay": config.get("replay") or False}
+    base = build.build_run_config(change_settings(config, leave_group(config)))
+    seeds, drawn = read_seeds(config), name_samples(config) if samples is None else samples
+    several = bool(drawn) or any(config.get(key) for key in VARYING)
     result = []
-    for variant, changes in read_variants(config).items():
-        require_numbers_only(config, variant, changes)
+    for variant, changes in read_variants(config, drawn).items():
+        require_numbers_only(config, base, variant, changes, drawn=variant in drawn)
+        # Environments take long to build, and numbers of learners do not change them.
+        env = None if changes_task(changes) else base.env
         for seed in seeds:
-            own = change_settings(config, {"seed": seed} | alone | changes)
+            own = change_settings(config, leave_group(config) | {"seed": seed} | changes)
             name = variant if len(seeds) == 1 else f"{variant}_seed_{seed}"
-            name = f"seed_{seed}" if not (config.get("ablate") or config.get("variants")) else name
-            run = build.build_run_config(own)
+            name = name if several else f"seed_{seed}"
+            run = build.build_run_config(own, env)
+            env = run.env
             plain = OmegaConf.to_container(own) | {"choices": dict(choices)}
             resolved = input_files.with_absolute_paths(plain, input_files.hash_input_files(run))
-            result.append(Member(name, variant, run, resolved))
+            result.append(Member(name, variant, run, resolved, changes))
     return result
 
 
-def require_numbers_only(config: DictConfig, variant: str, changes: Mapping[str, Any]) -> None:
-    """Raises ValueError unless each change affects only task parameters.
+def plan_population(config: DictConfig, members: Sequence[Member]) -> PopulationPlan | None:
+    """Returns the plan of `pbt` for the members of a group; None without it.
+
+    The runs of every seed are a population, or all runs in a group without variants.
+
+    Raises:
+      ValueError: one line, for invalid settings, and for members that cannot be compared.
+    """
+    settings = read_population(config)
+    if settings is None:
+        return None
+    varying = any(config.get(key) for key in VARYING)
+    seeds = read_seeds(config) if varying else [config.seed]
+    if len(members) // len(seeds) < 2:
+        raise ValueError(
+            f"pbt={config.pbt}: needs at least two runs in a population, from seeds, variants or sweep"
+        )
+    for member in members:
+        for key in member.changes or ():
+            if key.partition(".")[0] in TASK:
+                raise ValueError(
+                    f"pbt: {key} must be the same in all runs, as they are compared by their scores"
+                )
+    numbers = tuple(adapted_numbers(config, members[0].config))
+    return PopulationPlan(settings, numbers, tuple(seeds))
+
+
+def changes_task(changes: Iterable[str]) -> bool:
+    """Whether one of the keys belongs to the task."""
+    return any(key.partition(".")[0] in TASK for key in changes)
+
+
+def require_numbers_only(
+    config: DictConfig, base: RunConfig, variant: str, changes: Mapping[str, Any], *, drawn: bool = False
+) -> None:
+    """Raises ValueError unless each change affects only numbers of the task or of a learner's state.
 
     All variants share one program, so that other changes would be ignored silently.
+
+    Args:
+      config: of the group.
+      base: the run without changes.
+      variant: its name.
+      changes: values by key.
+      drawn: whether the values were drawn, so that they may be those of the base.
     """
-    base = build.build_run_config(change_settings(config, {"variants": {}})) if changes else None
     for key, value in changes.items():
-        where = f"variants.{variant}: {key}={value}"
-        if key.split(".")[0] not in TASK:
-            raise ValueError(f"{where}: only {', '.join(TASK)} may differ between runs of one program")
-        other = build.build_run_config(change_settings(config, {"variants": {}, key: value}))
+        where, group = f"variants.{variant}: {key}={value}", key.partition(".")[0]
+        own = change_settings(config, leave_group(config) | {key: value})
+        if group in LEARNER:
+            require_learner_number(where, key, base, build.build_run_config(own, base.env), drawn=drawn)
+            continue
+        if group not in TASK:
+            allowed = ", ".join((*TASK, *LEARNER))
+            raise ValueError(f"{where}: only {allowed} may differ between runs of one program")
+        other = build.build_run_config(own)
         ours, theirs = (run.curriculum(run.env).init() for run in (base, other))
         if base.env.spec != other.env.spec or not build.same_shapes(ours, theirs):
             raise ValueError(f"{where}: changes more than numbers; use -m for runs of different shapes")
-        if build.same_arrays(ours, theirs):
+        if build.same_arrays(ours, theirs) and not drawn:
             raise ValueError(f"{where}: is the same, or no number that may vary within one program")
+
+
+def require_learner_number(
+    where: str, key: str, base: RunConfig, other: RunConfig, *, drawn: bool = False
+) -> None:
+    """Raises ValueError unless a changed key is a number in the state of every learner that it sets.
+
+    Args:
+      where: beginning of the message.
+      key: `algo.NAME` or `algos.ROLE.NAME`.
+      base, other: the run without and with the change.
+      drawn: whether the value may be the same.
+    """
+    learners, name = split_learner_key(key, base)
+    numbers = [base.algos[one].adjustable() for one in learners]
+    if not learners or any(name not in known for known in numbers):
+        known = dict.fromkeys(name for algo in base.algos.values() for name in algo.adjustable())
+        allowed = ", ".join(f"algo.{one}" for one in known) or "none"
+        raise ValueError(f"{where}: must be a number of the learner's state: {allowed}")
+    before, after = (make_agents(run) for run in (base, other))
+    for one in learners:
+        shapes = [jax.eval_shape(agents[one].init, jax.random.key(0)) for agents in (before, after)]
+        if not build.same_shapes(*shapes):
+            raise ValueError(
+                f"{where}: needs another program; {key} must be set (and not be 0) in the run itself"
+            )
+    values = ([agents[one].hyper() for one in learners] for agents in (before, after))
+    if not drawn and build.same_arrays(*values):
+        raise ValueError(f"{where}: is the same as without")
+
+
+def name_samples(config: DictConfig) -> dict[str, dict[str, Any]]:
+    """Returns the settings that `sweep` draws, by names in their order; empty without it."""
+    drawn = search_space.read_samples(config)
+    width = len(str(len(drawn) - 1))
+    return {f"sample_{index:0{width}d}": changes for index, changes in enumerate(drawn)}
 
 
 def read_seeds(config: DictConfig) -> list[int]:
@@ -84,9 +198,13 @@ def read_seeds(config: DictConfig) -> list[int]:
     raise ValueError(f"seeds={seeds}: must be a whole number of at least 1, or a list of different seeds")
 
 
-def read_variants(config: DictConfig) -> dict[str, dict[str, Any]]:
-    """Returns the changed values of every variant by name, the baseline first."""
-    result: dict[str, dict[str, Any]] = {BASELINE: {}}
+def read_variants(
+    config: DictConfig, drawn: Mapping[str, dict[str, Any]] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Returns the changed values of every variant by name, first the baseline, unless all are `drawn`."""
+    drawn = name_samples(config) if drawn is None else drawn
+    chosen = config.get("variants") or config.get("ablate")
+    result: dict[str, dict[str, Any]] = {} if drawn and not chosen else {BASELINE: {}}
     given = config.get("variants") or {}
     if not OmegaConf.is_dict(given) and given != {}:
         raise ValueError(f"variants={given}: must map names to mappings of keys to values")
@@ -95,14 +213,13 @@ def read_variants(config: DictConfig) -> dict[str, dict[str, Any]]:
         if not named or not OmegaConf.is_dict(changes):
             raise ValueError(f"variants.{name}={changes}: must be a name and a mapping of keys to values")
         for key in changes:
-            if OmegaConf.select(config, str(key)) is None:
-                raise ValueError(f"variants.{name}: {key} is no key of this run's configuration")
+            search_space.require_known_key(config, f"variants.{name}", str(key))
         result[str(name)] = dict(changes)
     for name in read_ablations(config.get("ablate")):
         result[f"without_{name}"] = {
             f"reward.components.{part}.weight": 0.0 for part in rewarded_parts(config, name)
         }
-    return result
+    return result | dict(drawn)
 
 
 def read_ablations(value) -> list[str]:

@@ -1,10 +1,10 @@
 """Seeds and variants of a run as one vmapped program, with one record each."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,14 +13,28 @@ from typing_extensions import override
 
 from jaxmarl_echelon import checkpoints, processes
 from jaxmarl_echelon.tracking.base import RunInfo, Tracker
-from jaxmarl_echelon.tracking.csv_sink import CsvSink
-from jaxmarl_echelon.tracking.statistics import ScoreSums, add_scores, score_interval, student_interval
+from jaxmarl_echelon.tracking.csv_sink import CsvSink, CsvTable
 from jaxmarl_echelon.training.acting.random_streams import Stream, run_key, stream_key
 from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.host import reference_scores, selection_score
 from jaxmarl_echelon.training.host import resume as resuming
 from jaxmarl_echelon.training.host.compile import Compiled
 from jaxmarl_echelon.training.host.devices import ALONE, DeviceLayout
+from jaxmarl_echelon.training.host.group_members import (
+    BASELINE,
+    GroupWatch,
+    Member,
+    PopulationPlan,
+    mean_values,
+    name_scored_task,
+    pooled_sums,
+    restore_group,
+    stack_curriculum_states,
+    stack_hyper,
+    take_member,
+    variant_rows,
+    write_members_table,
+)
 from jaxmarl_echelon.training.host.loop import RunLoop, StopSignal
 from jaxmarl_echelon.training.host.run_record import (
     DivergedError,
@@ -32,52 +46,12 @@ from jaxmarl_echelon.training.host.run_record import (
     versioned_name,
 )
 from jaxmarl_echelon.training.host.video import EpisodeVideos
+from jaxmarl_echelon.training.program.population import Population, exchange_learners
 from jaxmarl_echelon.training.program.program import Program, make_program
 
 
-class Member(NamedTuple):
-    """Run of a group.
-
-    Attributes:
-      name: name of the run's folder.
-      variant: name of its variant.
-      config: its configuration, which differs from the other runs' only in numbers.
-      resolved: the configuration as plain data.
-    """
-
-    name: str
-    variant: str
-    config: RunConfig
-    resolved: dict[str, Any]
-
-
-def take_member(tree, index: int, axis: int = 0):
-    """Slices one member out of arrays stacked along `axis`."""
-    return jax.tree.map(lambda x: x[(slice(None),) * axis + (index,)], tree)
-
-
-def stack_curriculum_states(members: Sequence[Member]):
-    """Stacks the members' initial curriculum states to `[M, ...]`."""
-    states = [member.config.curriculum(member.config.env).init() for member in members]
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
-
-
-def restore_group(program: Program, members: Sequence[Member], checkpoint: Path, like):
-    """Restores the members' states with their current hyper-parameters and tasks."""
-    resuming.require_environment(program, checkpoint)
-    state = checkpoints.restore_state(checkpoint, resuming.without_hyperparameters(program, like))
-    return jax.vmap(program.renewed)(state, stack_curriculum_states(members))
-
-
-def read_group_checkpoint(members: Sequence[Member], program: Program, checkpoint: Path):
-    """Restores the members' states without a compiled program, with the structure from `jax.eval_shape`."""
-    keys = jnp.stack([jax.random.key(member.config.seed) for member in members])
-    like = jax.eval_shape(jax.vmap(program.init), keys, stack_curriculum_states(members))
-    return restore_group(program, members, checkpoint, like)
-
-
 class RunGroup(RunLoop):
-    """M runs that differ in seeds and task parameters, vmapped in one program."""
+    """M runs that differ in seeds, task parameters and hyper-parameters, vmapped in one program."""
 
     def __init__(
         self,
@@ -88,6 +62,8 @@ class RunGroup(RunLoop):
         tracker: Tracker,
         folder: Path,
         layout: DeviceLayout = ALONE,
+        plan: PopulationPlan | None = None,
+        watch: GroupWatch | None = None,
         compiled_by: Callable[..., Compiled] | None = None,
     ):
         """Takes the runs, their common program and one record per run; see `train_group` for the others."""
@@ -95,6 +71,8 @@ class RunGroup(RunLoop):
         self.layout, self.member = layout, layout.make_member_picker(program.local)
         self.members, self.program, self.records, self.resolved = members, program, records, resolved
         self.config, self.tracker, self.folder = members[0].config, tracker, folder
+        self.plan, self.lineage = plan, None
+        self.watch, self.left = watch, set()
         self.checkpoints = folder / "checkpoints"
         self.diverged: set[str] = set()
         self.videos = EpisodeVideos(self.config, program)
@@ -118,12 +96,22 @@ class RunGroup(RunLoop):
             keys = self.layout.own(scored)
             return jax.vmap(self.program.assess, (0, 0, None))(runs, keys, world)
 
-        return (
-            jax.vmap(self.program.init, (0, 0, None)),
-            jax.vmap(self.program.update, (0, None)),
-            assess,
-            (keys, stack_curriculum_states(self.members)),
-        )
+        def init(keys, courses, hyper, world):
+            """Returns every member's state before the first update."""
+            return jax.vmap(self.program.init, (0, 0, None, 0))(keys, courses, world, hyper)
+
+        population = None if self.plan is None else make_population(self.plan, self.program, self.layout)
+
+        def update(runs, world):
+            """Updates every member; then members of a population exchange learners where that is due."""
+            runs, reports = jax.vmap(self.program.update, (0, None))(runs, world)
+            if population is None:
+                return runs, reports
+            runs, lineage = exchange_learners(population, self.program.agents, runs, reports.metrics)
+            return runs, reports._replace(lineage=lineage)
+
+        given = keys, stack_curriculum_states(self.members), stack_hyper(self.members)
+        return init, update, assess, given
 
     @override
     def reports(self, reports, seconds):
@@ -137,8 +125,14 @@ class RunGroup(RunLoop):
         """
         results, reason, updates = [], "", self.progress.updates + self.config.updates_per_chunk
         for index, record in enumerate(self.records):
+            if record.folder.name in self.left:
+                record.progress.updates = updates
+                results.append({})
+                continue
             try:
                 results.append(record.reports(take_member(reports, index, 1), seconds))
+                # A member of a population that has copied another one goes on.
+                self.diverged.discard(record.folder.name)
             except DivergedError as error:
                 if record.folder.name not in self.diverged:
                     self.tracker.event(self.step, f"{record.folder.name}: {error}")
@@ -148,12 +142,26 @@ class RunGroup(RunLoop):
                 results.append({})
         if len(self.diverged) == len(self.members):
             raise DivergedError(f"every run of the group has diverged; {reason}")
+        self._log_lineage(reports.lineage)
         values = mean_values(results)
         if "time/steps_per_second" in values:
             values["time/steps_per_second"] *= len(self.records)
         for namespace, part in by_namespace(values).items():
             self.tracker.log(namespace, self.step, part)
         return results
+
+    def _log_lineage(self, lineage):
+        """Writes the exchanges of a chunk, `[K, M]` by name, to `pbt.csv`: a row per member."""
+        if self.lineage is None or not lineage:
+            return
+        chunk, names = lineage["due"].shape[0], [member.name for member in self.members]
+        numbers = [name for name in lineage if name not in ("due", "parent")]
+        for row in np.flatnonzero(lineage["due"][:, 0]):
+            step = self.step - int(chunk - 1 - row) * self.program.steps_per_update
+            for index, name in enumerate(names):
+                values = {key: float(np.mean(lineage[key][row, index])) for key in numbers}
+                parent = names[int(lineage["parent"][row, index])]
+                self.lineage.append(step, {"member": name, "parent": parent, **values})
 
     @override
     def assessed(self, state, assessment, seconds):
@@ -163,18 +171,44 @@ class RunGroup(RunLoop):
           an empty list: the group itself saves no checkpoint because of a score.
         """
         values = []
+        present = {
+            record.folder.name: record for record in self.records if record.folder.name not in self.left
+        }
         for index, record in enumerate(self.records):
-            names = record.assessment(take_member(assessment, index), seconds)
-            self._save_member(state, index, names)
-            values.append(record.progress.last_eval)
+            if record.folder.name in present:
+                names = record.assessment(take_member(assessment, index), seconds)
+                self._save_member(state, index, names)
+                values.append(record.progress.last_eval)
         self.records[0].offer_replay(take_member(assessment, 0).result, self.tracker)
         pooled = mean_values(values)
         spec = self.program.env.spec
         if spec.score is not None:
-            pooled |= score_values(spec, pooled_sums(self.records, spec.score_column))
+            pooled |= score_values(spec, pooled_sums([*present.values()], spec.score_column))
         for namespace, part in by_namespace(pooled).items():
             self.tracker.log(namespace, self.step, part)
+        if self.watch is not None:
+            self.left |= self.watch.evaluated(self.progress.updates, self.evaluations(present))
         return []
+
+    def evaluations(self, names: Collection[str]) -> dict[str, dict[str, float]]:
+        """Returns the last evaluations of the named members that have not diverged."""
+        found = {record.folder.name: record.progress.last_eval for record in self.records}
+        return {name: values for name, values in found.items() if name in names and name not in self.diverged}
+
+    @override
+    def compile(self):
+        """Compiles the program, or reuses one of the same number of members that the watch has kept."""
+        if self.watch is None:
+            return super().compile()
+        kept, number = self.watch.compiled, len(self.members)
+        if number not in kept:
+            kept[number] = super().compile()
+        return kept[number].begin_with(self.functions()[3])
+
+    @override
+    def is_over(self):
+        """Whether no member is left that is reported."""
+        return self.watch is not None and len(self.left | self.diverged) == len(self.members)
 
     def _save_member(self, state, index, names):
         """Saves one member's state under each name, unless it has diverged."""
@@ -210,7 +244,7 @@ class RunGroup(RunLoop):
     @override
     def references(self, state):
         """Evaluates the reference scripts on every member's evaluation episodes; returns a line for each."""
-        if not reference_scores.reference_names(self.program):
+        if self.watch is not None or not reference_scores.reference_names(self.program):
             return []
         keys = jnp.stack([stream_key(member.config.seed, Stream.EVALUATION) for member in self.members])
         play = jax.jit(jax.vmap(partial(reference_scores.play_references, self.program), (0, 0, None)))
@@ -229,7 +263,7 @@ class RunGroup(RunLoop):
     @override
     def restore(self, checkpoint, like):
         """Restores the group's state, and drops later checkpoints of the group and of its members."""
-        state = restore_group(self.program, self.members, checkpoint, like)
+        state = restore_group(self.program, self.members, checkpoint, like, self.plan)
         checkpoints.rewind_to_checkpoint(self.checkpoints, checkpoint)
         for record in self.records:
             checkpoints.remove_later_checkpoints(record.checkpoints, self.step)
@@ -268,61 +302,15 @@ class RunGroup(RunLoop):
         }
 
 
-def mean_values(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Averages finite numbers by name over the members that report them, in the members' order."""
-    found = [result for result in results if result]
-    means = {}
-    for name in dict.fromkeys(name for result in found for name in result):
-        values = [r[name] for r in found if isinstance(r.get(name), int | float) and np.isfinite(r[name])]
-        if values:
-            means[name] = float(np.mean(values))
-    return means
-
-
-def pooled_sums(records: Sequence[RunRecord], column: str | None) -> ScoreSums:
-    """Adds up the score of this column over the episodes of the last evaluations of several runs.
-
-    Runs without this score are left out.
-    """
-    known = [record.progress.last_sums.get(column) for record in records]
-    found = [ScoreSums(*sums) for sums in known if sums]
-    return add_scores([ScoreSums(*[0.0] * len(ScoreSums._fields)), *found])
-
-
-def variant_rows(
-    members: Sequence[Member], records: Sequence[RunRecord], column: str | None
-) -> list[dict[str, Any]]:
-    """Returns a row per variant with the score `column` (None: the return) of last and best evaluations.
-
-    The interval is the union of Student's t interval over seeds (if several) and, for scores, the interval
-    over all episodes (`score_interval`): a sample of seeds that all score 0 does not make 0 certain. Seeds
-    without a score (all episodes quarantined) are left out; without any seed, all values are NaN.
-    """
-    rows = []
-    for variant in dict.fromkeys(member.variant for member in members):
-        mine = [r for m, r in zip(members, records, strict=True) if m.variant == variant]
-        name = f"eval_agg/{column or 'avg_reward'}"
-        last = [record.progress.last_eval[name] for record in mine]
-        last = [score for score in last if math.isfinite(score)] or [math.nan]
-        bests = [record.progress.best for record in mine]
-        best = [scores["best_eval"][0] for scores in bests if "best_eval" in scores]
-        low, high = student_interval(last) if len(last) > 1 else (last[0], last[0])
-        sums = pooled_sums(mine, column)
-        if sums.number:
-            least, most = score_interval(sums)
-            low, high = max(min(low, least), 0.0), min(max(high, most), 1.0)
-        rows.append(
-            {
-                "name": variant,
-                "measure": name.rpartition("/")[2],
-                "seeds": len(mine),
-                "success": float(np.mean(last)),
-                "low": low,
-                "high": high,
-                "best": float(np.mean(best)) if best else math.nan,
-            }
-        )
-    return rows
+def make_population(plan: PopulationPlan, program: Program, layout: DeviceLayout) -> Population:
+    """Builds what the program needs for population based training."""
+    keys = jnp.stack([stream_key(seed, Stream.POPULATION) for seed in plan.seeds])
+    column = program.env.spec.judged_by(program.agents)
+    earned = "train/return" if len(program.agents) == 1 else f"train/return/{program.role}"
+    columns = (earned,) if column is None else (f"train/{column}", earned)
+    return Population(
+        plan.settings, plan.numbers, len(plan.seeds), keys, columns, layout.share_members, layout.own
+    )
 
 
 def train_group(
@@ -333,6 +321,9 @@ def train_group(
     resume: Path | None = None,
     stop_after: int | None = None,
     layout: DeviceLayout = ALONE,
+    base: RunConfig | None = None,
+    plan: PopulationPlan | None = None,
+    watch: GroupWatch | None = None,
     program: Program | None = None,
     compiled_by: Callable[..., Compiled] | None = None,
 ) -> dict[str, Any]:
@@ -347,13 +338,16 @@ def train_group(
       resume: the group's checkpoint to continue from, or None.
       stop_after: stop after this many updates in total; for tests.
       layout: the group's devices.
-      program: that of the first member's configuration, made if None.
+      program: that of `base`, made if None.
       compiled_by: see `loop.train_run`.
+      base: the run on whose task all are scored, the variant `BASELINE`; None for the first member.
+      plan: population based training of the members, or None.
+      watch: follows the evaluations and takes members out, or None.
 
     Returns:
       the summary, with a row per variant.
     """
-    program = program or make_program(members[0].config)
+    program = watch.program if watch else program or make_program(base or members[0].config)
     facts = checkpoints.read_metadata(resume) if resume else {}
     records = []
     for member in members:
@@ -364,25 +358,17 @@ def train_group(
         if resume:
             progress = resuming.carry_progress(facts["group"][member.name], facts["config"], resolved)
         sinks = {"csv": CsvSink(), **tracker.member_sinks()} if processes.is_first_process() else {}
-        first = members[0].variant
-        other = None if member.variant == first else first
-        records.append(
-            RunRecord(
-                member.config,
-                program,
-                member.resolved,
-                place,
-                Tracker(sinks),
-                progress,
-                other,
-                member.variant,
-            )
-        )
-    group = RunGroup(members, program, records, resolved, tracker, folder, layout, compiled_by)
+        scored_on = name_scored_task(member, members[0].variant if base is None else BASELINE)
+        own = member.config, program, member.resolved, place, Tracker(sinks), progress
+        records.append(RunRecord(*own, scored_on, member.variant))
+    group = RunGroup(members, program, records, resolved, tracker, folder, layout, plan, watch, compiled_by)
     total = group.config.updates * program.steps_per_update
     step = group.step if resume else None
     tells = selection_score.evaluations_are_informative(program.env)
     tracker.open(RunInfo(folder, program.env.spec, total, resolved, step, tells, group=folder))
+    if processes.is_first_process():
+        write_members_table(folder / "members.csv", members)
+        group.lineage = CsvTable(folder / "pbt.csv", step) if plan else None
     try:
         for record in records:
             record.open(resumed=resume is not None)
@@ -392,3 +378,5 @@ def train_group(
         for record in records:
             record.tracker.close()
         tracker.close()
+        if group.lineage is not None:
+            group.lineage.close()

@@ -45,7 +45,8 @@ class Program(NamedTuple):
     `assess` run all shards, or those of one device under `jax.shard_map` (see `training.shards`).
 
     Attributes:
-      init: `(key, course=None, world=None) -> RunState`; `course` is the initial curriculum state.
+      init: `(key, course=None, world=None, hyper=None) -> RunState`; `course` is the curriculum's initial
+        state, `hyper` the learners' hyper-parameters by name, see `state.collect_hyper`.
       update: `(RunState, world=None) -> (RunState, Report)`: one rollout and the learners' updates.
       assess: `(RunState, key, world=None) -> (curriculum state, Assessment)`: the deterministic evaluation
         that scores the run, and one of the current stage, which updates the curriculum. It reads only the
@@ -58,8 +59,8 @@ class Program(NamedTuple):
         the environment has opponents, they play the other seats.
       policy: `(RunState) -> RunState` reduced to the parts that acting and evaluation need.
       local: `(RunState) -> RunState` with a bool for every array: whether it has an axis of shards.
-      renewed: `(RunState, course=None) -> RunState`, applies the current configuration's hyper-parameters
-        and task parameters to a restored state; `course` is as for `init`.
+      renewed: `(RunState, course=None, hyper=None) -> RunState`, applies the current configuration's
+        hyper-parameters and task parameters to a restored state; `course` and `hyper` are as for `init`.
       place: `(world) -> Parts`, the parts over a world.
       controllers: `(Parts, greedy=True) -> controllers` of evaluations; sampled actions if not greedy.
       world: see `World`.
@@ -151,7 +152,7 @@ def make_program(config: RunConfig, agents: dict[str, Agent] | None = None) -> P
         evaluate_with_controllers=own_evaluations.evaluate_with_controllers,
         policy=lambda run: reduce_to_policy(agents, run),
         local=local,
-        renewed=lambda run, course=None: apply_config_to_restored(agents, curriculum, run, course),
+        renewed=partial(apply_config_to_restored, agents, curriculum),
         env=env,
         agents=agents,
         place=place,
@@ -185,16 +186,18 @@ def make_init(
       local: see `Program.local`.
     """
 
-    def one(key, course, world):
-        return initial_run_state(config, collector(world), curriculum, world or own, key, course)
+    def one(key, course, world, hyper):
+        return initial_run_state(config, collector(world), curriculum, world or own, key, course, hyper)
 
-    def member(key, number, course, world):
-        return initial_run_state(config, collector(world), curriculum, world or own, key, course, number)
+    def member(key, number, course, world, hyper):
+        return initial_run_state(
+            config, collector(world), curriculum, world or own, key, course, hyper, number
+        )
 
-    def init(key, course=None, world=None):
+    def init(key, course=None, world=None, hyper=None):
         if plays_in_league(config):
-            return league.vectorize_league_init(member, config.pool)(key, course, world)
-        return spread.begin(one, local)(key, course, world)
+            return league.vectorize_league_init(member, config.pool)(key, course, world, hyper)
+        return spread.begin(one, local)(key, course, world, hyper)
 
     return init
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from algos import collectives
-from algos.types import Agent, PyTree, mark_all_shared
+from algos.types import Agent, Hyper, PyTree, mark_all_shared
 from jaxmarl_echelon.curricula.base import Curriculum
 from jaxmarl_echelon.envs import episodes as episodes_lib
 from jaxmarl_echelon.selfplay import diversity
@@ -63,26 +63,38 @@ def sharded_leaves(agents: dict[str, Agent], run: RunState) -> RunState:
 
 
 def apply_config_to_restored(
-    agents: dict[str, Agent], curriculum: Curriculum, run: RunState, course: PyTree
+    agents: dict[str, Agent],
+    curriculum: Curriculum,
+    run: RunState,
+    course: PyTree = None,
+    hyper: dict[str, Hyper] | None = None,
 ) -> RunState:
     """Applies the configuration's hyper-parameters and tasks to a restored run; all else is bit-identical.
 
     The new arrays are copies: the state is donated, and the curriculum's initial state may hold the
-    environment's own arrays.
+    environment's own arrays. `course` and `hyper` replace the configuration's, see `Program.init`.
     """
-    policies = {
-        name: state.replace(hyper=copy_arrays(agents[name].hyper()))
-        if has_traced_hyperparameters(agents, name)
-        else state
-        for name, state in run.policies.items()
-    }
+    policies = replace_hyper(run.policies, collect_hyper(agents) if hyper is None else hyper)
     fresh = copy_arrays(curriculum.init() if course is None else course)
     others = run.league
     if others is not None:
-        others = jax.vmap(lambda one: apply_config_to_restored(agents, curriculum, one, fresh))(others)
+        others = jax.vmap(lambda one: apply_config_to_restored(agents, curriculum, one, fresh, hyper))(others)
     return run.replace(
         policies=policies, curriculum=curriculum.retasked(run.curriculum, fresh), league=others
     )
+
+
+def collect_hyper(agents: dict[str, Agent]) -> dict[str, Hyper]:
+    """Returns the configured hyper-parameters of all learners that have any, by name."""
+    return {name: one.hyper() for name, one in agents.items() if one.hyper is not None}
+
+
+def replace_hyper(policies: dict[str, PyTree], hyper: dict[str, Hyper]) -> dict[str, PyTree]:
+    """Replaces the hyper-parameters of the policies named by `hyper` by copies of its arrays."""
+    return {
+        name: state.replace(hyper=copy_arrays(hyper[name])) if name in hyper else state
+        for name, state in policies.items()
+    }
 
 
 def copy_arrays(tree: PyTree) -> PyTree:
@@ -102,11 +114,13 @@ def initial_run_state(
     world: World,
     key: jax.Array,
     course: PyTree,
+    hyper: dict[str, Hyper] | None = None,
     member: jax.Array | None = None,
 ) -> RunState:
     """Returns one shard's state before the first update.
 
-    `course` is the curriculum's state, None for its initial one; `member` the index of a league's learner.
+    `course` is the curriculum's state, None for its initial one; `hyper` replaces hyper-parameters of the
+    configuration, by learner; `member` is the index of a league's learner.
     """
     keys = split_initial(key)
     learner_keys = jax.random.split(keys.learners, len(collector.agents))
@@ -114,6 +128,7 @@ def initial_run_state(
         role: agent.init(k) if role not in world.teachers else agent.init_with(k, world.teachers[role])
         for k, (role, agent) in zip(learner_keys, collector.agents.items(), strict=True)
     }
+    learners = replace_hyper(learners, hyper or {})
     pool, seat, others = None, collector.seat, dict(world.policies)
     if seat is not None:
         policy = collector.agents[seat.owner].rollout_policy(learners[seat.owner])

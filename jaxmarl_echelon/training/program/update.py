@@ -29,11 +29,13 @@ class Report(NamedTuple):
       metrics: scalars by their full names (`train/...`, `losses/...`, `curriculum/...`).
       episodes: table of finished episodes, see `episode_statistics.episode_rows`.
       entries: table of the pool's entries, see `selfplay.report.pool_rows`; empty without a pool.
+      lineage: of population based training, see `population.exchange_learners`; empty without it.
     """
 
     metrics: dict[str, jax.Array]
     episodes: dict[str, jax.Array]
     entries: dict[str, jax.Array] = {}
+    lineage: dict[str, jax.Array] = {}
 
 
 def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tuple[RunState, Report]:

@@ -17,7 +17,7 @@ from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink, read_columns
 from jaxmarl_echelon.training.acting.controllers import Controller
 from jaxmarl_echelon.training.config.build import RunConfig
-from jaxmarl_echelon.training.host import variants, vectorized_runs
+from jaxmarl_echelon.training.host import group_members, variants, vectorized_runs
 from jaxmarl_echelon.training.program import evaluation
 
 EPISODES = 4
@@ -55,7 +55,7 @@ def folder(tmp_path_factory):
     resolved = {"seed": 0, "seeds": 2, "total_env_steps": 64, "choices": {"env": "watched", "algo": "ppo"}}
     (folder / "config.yaml").write_text(yaml.safe_dump(resolved))
     members = [
-        vectorized_runs.Member(
+        group_members.Member(
             f"seed_{seed}",
             "baseline",
             RunConfig(Watched("obs"), algo, constant_curriculum, 64, seed=seed, replay=True, **sizes),

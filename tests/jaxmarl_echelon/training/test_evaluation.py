@@ -30,7 +30,7 @@ from jaxmarl_echelon.tracking.statistics import student_interval, wilson_interva
 from jaxmarl_echelon.training.acting import episode_statistics
 from jaxmarl_echelon.training.acting.controllers import Controller
 from jaxmarl_echelon.training.config.build import RunConfig
-from jaxmarl_echelon.training.host import loop, memory, vectorized_runs
+from jaxmarl_echelon.training.host import group_members, loop, memory, vectorized_runs
 from jaxmarl_echelon.training.host.run_record import RunProgress, RunRecord, evaluation_values
 from jaxmarl_echelon.training.program import evaluation
 from jaxmarl_echelon.training.program.assessment import Assessment
@@ -208,7 +208,7 @@ def require_returns_of_present(path, name):
 
 def test_a_group_counts_sound_episodes(tmp_path):
     members = [
-        vectorized_runs.Member(f"seed_{seed}", "one", configure(Sick(), seed=seed), {}) for seed in (0, 1)
+        group_members.Member(f"seed_{seed}", "one", configure(Sick(), seed=seed), {}) for seed in (0, 1)
     ]
     summary = vectorized_runs.train_group(members, {"seed": 0}, tmp_path, Tracker({"csv": CsvSink()}))
     low, high = wilson_interval(0, 2 * 4)
@@ -232,7 +232,7 @@ def test_seeds_without_a_sound_episode_are_left_out_of_their_variant():
 
     named = [("some", 0.5, 4), ("some", math.nan, 0), ("none", math.nan, 0), ("none", math.nan, 0)]
     members = [SimpleNamespace(variant=name) for name, _, _ in named]
-    some, none = vectorized_runs.variant_rows(
+    some, none = group_members.variant_rows(
         members, [record(rate, number) for _, rate, number in named], "success_rate"
     )
     assert (some["success"], some["best"], some["low"], some["high"]) == (0.5, 0.5, *wilson_interval(2, 4))
@@ -274,7 +274,7 @@ def test_a_grade_is_neither_cut_nor_counted_as_a_success():
         return record
 
     records = [member(GRADES), member(GRADES[::-1] / 2)]
-    (row,) = vectorized_runs.variant_rows([SimpleNamespace(variant="one")] * 2, records, "grade_rate")
+    (row,) = group_members.variant_rows([SimpleNamespace(variant="one")] * 2, records, "grade_rate")
     every = np.concatenate([GRADES, GRADES / 2])
     assert row["success"] == pytest.approx(every.mean())
     over_all = vectorized_runs.pooled_sums(records, "grade_rate")

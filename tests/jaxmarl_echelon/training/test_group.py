@@ -24,7 +24,7 @@ from jaxmarl_echelon.tracking.csv_sink import CsvSink
 from jaxmarl_echelon.tracking.wandb_sink import MEAN, WandbSink
 from jaxmarl_echelon.training.acting.random_streams import Stream, run_key, stream_key
 from jaxmarl_echelon.training.config.build import RunConfig
-from jaxmarl_echelon.training.host import loop, reference_scores, variants, vectorized_runs
+from jaxmarl_echelon.training.host import group_members, loop, reference_scores, variants, vectorized_runs
 from jaxmarl_echelon.training.host.compile import compile_program
 from jaxmarl_echelon.training.program.program import make_program
 
@@ -61,7 +61,7 @@ def configure(seed=0, gain=1.0, updates=4):
 
 
 MEMBERS = [
-    vectorized_runs.Member(f"{variant}_seed_{seed}", variant, configure(seed, gain), {"seed": seed})
+    group_members.Member(f"{variant}_seed_{seed}", variant, configure(seed, gain), {"seed": seed})
     for variant, gain in (("baseline", 1.0), ("unpaid", 0.0))
     for seed in (3, 4)
 ]
@@ -257,7 +257,11 @@ def test_variants_change_any_number():
         ("variants.odd={reward.nowhere: 1}", "variants.odd: reward.nowhere is no key"),
         ("variants.odd={env.lidar_beams: 9}", "env.lidar_beams=9: changes more than numbers"),
         ("variants.odd={env.lidar_max_range: 9.0}", "env.lidar_max_range=9.0: is the same, or no number"),
-        ("variants.odd={algo.gamma: 0.9}", "algo.gamma=0.9: only env, reward, curriculum may differ"),
+        ("variants.odd={num_envs: 9}", "num_envs=9: only env, reward, curriculum, algo, algos may differ"),
+        ("variants.odd={algo.epochs: 9}", "algo.epochs=9: must be a number of the learner's state: algo."),
+        ("variants.odd={algo.clip: 0.2}", "algo.clip=0.2: is the same as without"),
+        ("variants.odd={algo.gamma: 2}", "gamma=2: must be"),
+        ("variants.odd={algos.defender.gamma: 0.9}", "algos.defender: not a learner of this run"),
     ],
 )
 def test_invalid_groups_are_refused_in_one_line(override, message):
@@ -270,4 +274,4 @@ def test_invalid_groups_are_refused_in_one_line(override, message):
 def test_means_are_of_whatever_any_member_reports():
     """An evaluation's groups that did not occur in the first member occurred in another."""
     results = [{}, {"score": 0.5, "name": "one"}, {"score": 1.0, "task/hill": 0.25, "loss": float("nan")}]
-    assert vectorized_runs.mean_values(results) == {"score": 0.75, "task/hill": 0.25}
+    assert group_members.mean_values(results) == {"score": 0.75, "task/hill": 0.25}

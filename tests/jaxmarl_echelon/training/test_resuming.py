@@ -22,7 +22,7 @@ from jaxmarl_echelon.curricula.phased import phased_curriculum
 from jaxmarl_echelon.training.acting.state import RunState
 from jaxmarl_echelon.training.config import build
 from jaxmarl_echelon.training.config.build import RunConfig
-from jaxmarl_echelon.training.host import resume, vectorized_runs
+from jaxmarl_echelon.training.host import group_members, resume
 from jaxmarl_echelon.training.program.program import make_program
 from jaxmarl_echelon.training.program.state import apply_config_to_restored
 
@@ -303,13 +303,13 @@ def test_a_resumed_run_owns_copies_of_its_arrays(arguments):
 def test_members_of_a_group_get_their_own_numbers(tmp_path):
     def members(gain):
         runs = [configure(gain=gain * weight) for weight in (1.0, 0.5)]
-        return [vectorized_runs.Member(str(i), str(i), run, {}) for i, run in enumerate(runs)]
+        return [group_members.Member(str(i), str(i), run, {}) for i, run in enumerate(runs)]
 
     start = make_program(members(1.0)[0].config)
     keys = jax.random.split(jax.random.key(0), 2)
-    state = jax.jit(jax.vmap(start.init))(keys, vectorized_runs.stack_curriculum_states(members(1.0)))
+    state = jax.jit(jax.vmap(start.init))(keys, group_members.stack_curriculum_states(members(1.0)))
     found = checkpoints.save_checkpoint(tmp_path, ("latest",), state, {"step": 1})
-    state = vectorized_runs.read_group_checkpoint(members(4.0), make_program(configure(192)), found)
+    state = group_members.read_group_checkpoint(members(4.0), make_program(configure(192)), found)
     assert state.curriculum["gain"].tolist() == [4.0, 2.0]
     assert state.policies[probes.ROLE].hyper["total_updates"].tolist() == [12.0, 12.0]
 

@@ -1,0 +1,1 @@
+"""Hyper-parameter search by Optuna over vectorised groups of runs."""

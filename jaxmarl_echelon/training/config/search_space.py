@@ -1,0 +1,135 @@
+"""Search spaces of `sweep={KEY: DIMENSION}`: their notation, and values drawn from them."""
+
+import math
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from omegaconf import DictConfig, OmegaConf
+
+from jaxmarl_echelon.config_keys import flatten_leaves
+from jaxmarl_echelon.training.acting.random_streams import Stream, stream_key
+
+RANGES = ("log", "uniform", "integer")
+CHOICE = "choice"
+NOTATION = re.compile(rf"({'|'.join(RANGES)})\(\s*([^,()\s]+)\s*,\s*([^,()\s]+)\s*\)")
+ALLOWED = "log(LOW, HIGH), uniform(LOW, HIGH), integer(LOW, HIGH) or a list of at least two values"
+# Digits of drawn values, so that they can be typed.
+DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """Values that a searched setting may have.
+
+    Attributes:
+      kind: one of `RANGES`, or `CHOICE`.
+      low, high: ends of a range, which are included; 0 for a choice.
+      options: values of a choice; empty for a range.
+    """
+
+    kind: str
+    low: float = 0.0
+    high: float = 0.0
+    options: tuple[Any, ...] = ()
+
+    def value(self, share: float) -> Any:
+        """Returns the value at a share in [0, 1) of the dimension, which is uniform on it."""
+        if self.kind == CHOICE:
+            return self.options[int(share * len(self.options))]
+        if self.kind == "integer":
+            return int(self.low + math.floor(share * (self.high - self.low + 1)))
+        if self.kind == "log":
+            exact = math.exp(math.log(self.low) + share * (math.log(self.high) - math.log(self.low)))
+        else:
+            exact = self.low + share * (self.high - self.low)
+        return round_drawn(exact, self)
+
+
+def round_drawn(value: float, dimension: Dimension) -> float:
+    """Rounds a value to `DIGITS` digits within its range."""
+    return min(max(float(f"{value:.{DIGITS}g}"), dimension.low), dimension.high)
+
+
+def parse_dimension(key: str, given: Any) -> Dimension:
+    """Parses the values of a searched key; raises a one-line ValueError."""
+    where = f"sweep.{key}={given}"
+    if OmegaConf.is_list(given) or isinstance(given, list | tuple):
+        options = tuple(OmegaConf.to_container(given) if OmegaConf.is_list(given) else given)
+        if len(options) < 2 or len({repr(one) for one in options}) < len(options):
+            raise ValueError(f"{where}: must be {ALLOWED}, all different")
+        return Dimension(CHOICE, options=options)
+    found = NOTATION.fullmatch(given.strip()) if isinstance(given, str) else None
+    if found is None:
+        raise ValueError(f"{where}: must be {ALLOWED}")
+    kind, *ends = found.groups()
+    try:
+        low, high = (int(end) if kind == "integer" else float(end) for end in ends)
+    except ValueError:
+        raise ValueError(f"{where}: must be {ALLOWED}, with numbers") from None
+    if not low < high or not math.isfinite(high - low) or (kind == "log" and low <= 0):
+        least = "0 < LOW < HIGH" if kind == "log" else "LOW < HIGH"
+        raise ValueError(f"{where}: must be {kind}(LOW, HIGH) with {least}")
+    return Dimension(kind, low, high)
+
+
+def read_space(config: DictConfig) -> dict[str, Dimension]:
+    """Returns the dimensions of a configuration's `sweep` by key, empty without one; checks the keys.
+
+    Raises:
+      ValueError: one line, for an unknown key or values that cannot be parsed.
+    """
+    given = config.get("sweep") or {}
+    if not isinstance(given, Mapping):
+        raise ValueError(f"sweep={given}: must map keys to {ALLOWED}")
+    # Keys with dots are kept in a mapping, but make nested ones where they are typed as sweep.KEY=VALUES.
+    values = flatten_leaves(given)
+    for key in values:
+        require_known_key(config, f"sweep.{key}", key)
+    return {key: parse_dimension(key, value) for key, value in values.items()}
+
+
+def require_known_key(config: DictConfig, where: str, key: str) -> None:
+    """Raises a one-line ValueError unless a dotted key has a value, or null, in a configuration."""
+    missing = object()
+    head, _, rest = key.partition(".")
+    role, _, name = rest.partition(".")
+    own = f"algo.{name}" if head == "algos" and "_target_" not in (config.algos.get(role) or {}) else key
+    if all(OmegaConf.select(config, one, default=missing) is missing for one in (key, own)):
+        raise ValueError(f"{where}: {key} is no key of this run's configuration")
+
+
+def draw_samples(space: Mapping[str, Dimension], samples: int, seed: int) -> list[dict[str, Any]]:
+    """Draws settings from a space by a Latin hypercube: one value in each of `samples` equal parts of a key.
+
+    The values of a key depend on its name, `samples` and `seed` only, not on the other keys. McKay et al.
+    1979, "A Comparison of Three Methods for Selecting Values of Input Variables".
+    """
+    values = {}
+    for key, dimension in space.items():
+        own = jax.random.fold_in(stream_key(seed, Stream.SEARCH), zlib.crc32(key.encode()))
+        place, within = jax.random.split(own)
+        parts = np.asarray(jax.random.permutation(place, samples), np.float64)
+        shares = (parts + np.asarray(jax.random.uniform(within, samples), np.float64)) / samples
+        values[key] = [dimension.value(share) for share in shares]
+    return [{key: drawn[index] for key, drawn in values.items()} for index in range(samples)]
+
+
+def read_samples(config: DictConfig) -> list[dict[str, Any]]:
+    """Draws the settings that `sweep` and `samples` request; empty without `sweep`.
+
+    Raises:
+      ValueError: one line, as `read_space`, and unless both are given.
+    """
+    space, samples = read_space(config), config.get("samples")
+    if not space:
+        if samples is not None:
+            raise ValueError(f"samples={samples}: needs sweep={{KEY: VALUES}}, with {ALLOWED}")
+        return []
+    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
+        raise ValueError(f"samples={samples}: must be a whole number of at least 1 with sweep")
+    return draw_samples(space, samples, config.seed)

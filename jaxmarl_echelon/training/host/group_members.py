@@ -1,0 +1,212 @@
+"""Members of a group of runs: their configurations, stacked numbers, tables and checkpoints."""
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from algos.types import Hyper
+from jaxmarl_echelon import checkpoints
+from jaxmarl_echelon.tracking.statistics import ScoreSums, add_scores, score_interval, student_interval
+from jaxmarl_echelon.training.config.build import TASK
+from jaxmarl_echelon.training.config.population_settings import AdaptedNumber, PopulationSettings
+from jaxmarl_echelon.training.config.run_config import RunConfig
+from jaxmarl_echelon.training.host import resume as resuming
+from jaxmarl_echelon.training.host.compile import Compiled
+from jaxmarl_echelon.training.host.run_record import RunRecord
+from jaxmarl_echelon.training.program.agents import make_agents
+from jaxmarl_echelon.training.program.program import Program
+from jaxmarl_echelon.training.program.state import collect_hyper
+
+BASELINE = "baseline"
+
+
+class Member(NamedTuple):
+    """Run of a group.
+
+    Attributes:
+      name: name of the run's folder.
+      variant: name of its variant.
+      config: its configuration, which differs from the other runs' only in numbers.
+      resolved: the configuration as plain data.
+      changes: the settings of its variant by key; None where they are not known.
+    """
+
+    name: str
+    variant: str
+    config: RunConfig
+    resolved: dict[str, Any]
+    changes: Mapping[str, Any] | None = None
+
+
+class PopulationPlan(NamedTuple):
+    """Population based training of a group.
+
+    Attributes:
+      settings: as configured.
+      numbers: what is varied.
+      seeds: seed of each population; its members are those runs of the group that have it, or all of a group
+        without variants.
+    """
+
+    settings: PopulationSettings
+    numbers: tuple[AdaptedNumber, ...]
+    seeds: tuple[int, ...]
+
+
+class GroupWatch:
+    """Follows the evaluations of groups of one program, one after the other; see `searching.trial_groups`.
+
+    Attributes:
+      program: of all groups.
+      compiled: what was compiled of it, by the number of members.
+    """
+
+    def __init__(self, program: Program):
+        self.program = program
+        self.compiled: dict[int, Compiled] = {}
+
+    def evaluated(self, updates: int, values: Mapping[str, Mapping[str, float]]) -> set[str]:
+        """Returns the members that are no longer reported.
+
+        Args:
+          updates: updates done.
+          values: scalars of the evaluation by member, of those that are reported and have not diverged.
+        """
+        raise NotImplementedError
+
+
+def take_member(tree, index: int, axis: int = 0):
+    """Slices one member out of arrays stacked along `axis`."""
+    return jax.tree.map(lambda x: x[(slice(None),) * axis + (index,)], tree)
+
+
+def stack_curriculum_states(members: Sequence[Member]):
+    """Stacks the members' initial curriculum states to `[M, ...]`."""
+    states = [member.config.curriculum(member.config.env).init() for member in members]
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+
+
+def stack_hyper(members: Sequence[Member]) -> dict[str, Hyper] | None:
+    """Stacks the members' hyper-parameters to `[M, ...]`, by learner; None if no member changes any."""
+    keys = {key for member in members for key in member.changes or ()}
+    if all(key.partition(".")[0] in TASK for key in keys):
+        return None
+    found = [collect_hyper(make_agents(member.config)) for member in members]
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *found)
+
+
+def restore_group(
+    program: Program, members: Sequence[Member], checkpoint: Path, like, plan: PopulationPlan | None = None
+):
+    """Restores the members' states with their current hyper-parameters and tasks.
+
+    With a `plan`, hyper-parameters are those of the checkpoint, except for the length of schedules.
+    """
+    resuming.require_environment(program, checkpoint)
+    wanted = like if plan else resuming.without_hyperparameters(program, like)
+    state, hyper = checkpoints.restore_state(checkpoint, wanted), stack_hyper(members)
+    if plan:
+        adapted = collect_hyper(program.agents)
+        hyper = {
+            name: state.policies[name].hyper | _schedule_length(values, len(members))
+            for name, values in adapted.items()
+        }
+    renew = jax.vmap(lambda one, course, own: program.renewed(one, course, own))
+    return renew(state, stack_curriculum_states(members), hyper)
+
+
+def _schedule_length(hyper: Hyper, members: int) -> Hyper:
+    """Length of the schedules in configured hyper-parameters, for every member."""
+    mine = {name: x for name, x in hyper.items() if name == "total_updates"}
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (members, *jnp.shape(x))), mine)
+
+
+def read_group_checkpoint(
+    members: Sequence[Member], program: Program, checkpoint: Path, plan: PopulationPlan | None = None
+):
+    """Restores the members' states without a compiled program, with the structure from `jax.eval_shape`."""
+    keys = jnp.stack([jax.random.key(member.config.seed) for member in members])
+    like = jax.eval_shape(jax.vmap(program.init), keys, stack_curriculum_states(members))
+    return restore_group(program, members, checkpoint, like, plan)
+
+
+def mean_values(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Averages finite numbers by name over the members that report them, in the members' order."""
+    found = [result for result in results if result]
+    means = {}
+    for name in dict.fromkeys(name for result in found for name in result):
+        values = [r[name] for r in found if isinstance(r.get(name), int | float) and np.isfinite(r[name])]
+        if values:
+            means[name] = float(np.mean(values))
+    return means
+
+
+def pooled_sums(records: Sequence[RunRecord], column: str | None) -> ScoreSums:
+    """Adds up the score of this column over the episodes of the last evaluations of several runs.
+
+    Runs without this score are left out.
+    """
+    known = [record.progress.last_sums.get(column) for record in records]
+    found = [ScoreSums(*sums) for sums in known if sums]
+    return add_scores([ScoreSums(*[0.0] * len(ScoreSums._fields)), *found])
+
+
+def variant_rows(
+    members: Sequence[Member], records: Sequence[RunRecord], column: str | None
+) -> list[dict[str, Any]]:
+    """Returns a row per variant with the score `column` (None: the return) of last and best evaluations.
+
+    The interval is the union of Student's t interval over seeds (if several) and, for scores, the interval
+    over all episodes (`score_interval`): a sample of seeds that all score 0 does not make 0 certain. Seeds
+    without a score (all episodes quarantined) are left out; without any seed, all values are NaN.
+    """
+    rows = []
+    for variant in dict.fromkeys(member.variant for member in members):
+        mine = [r for m, r in zip(members, records, strict=True) if m.variant == variant]
+        name = f"eval_agg/{column or 'avg_reward'}"
+        last = [record.progress.last_eval[name] for record in mine]
+        last = [score for score in last if math.isfinite(score)] or [math.nan]
+        bests = [record.progress.best for record in mine]
+        best = [scores["best_eval"][0] for scores in bests if "best_eval" in scores]
+        low, high = student_interval(last) if len(last) > 1 else (last[0], last[0])
+        sums = pooled_sums(mine, column)
+        if sums.number:
+            least, most = score_interval(sums)
+            low, high = max(min(low, least), 0.0), min(max(high, most), 1.0)
+        rows.append(
+            {
+                "name": variant,
+                "measure": name.rpartition("/")[2],
+                "seeds": len(mine),
+                "success": float(np.mean(last)),
+                "low": low,
+                "high": high,
+                "best": float(np.mean(best)) if best else math.nan,
+            }
+        )
+    return rows
+
+
+def name_scored_task(member: Member, scored: str) -> str | None:
+    """Returns the variant on whose task a member is scored; None if the task is the member's own."""
+    known = member.changes is not None
+    same = not any(key.partition(".")[0] in TASK for key in member.changes) if known else False
+    return None if same or member.variant == scored else scored
+
+
+def write_members_table(path: Path, members: Sequence[Member]) -> None:
+    """Writes a row per member: name, variant, seed, and the settings that variants change."""
+    rows = [dict(member.changes or {}) for member in members]
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(["member", "variant", "seed", *keys])
+        for member, row in zip(members, rows, strict=True):
+            cells = ("" if row.get(key) is None else row[key] for key in keys)
+            table.writerow([member.name, member.variant, member.config.seed, *cells])

@@ -1,0 +1,197 @@
+"""Population based training: selection and variation, and groups that are trained by it."""
+
+import csv
+import json
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import probes
+import pytest
+from compiled_once import Once
+
+from algos.on_policy.ppo import PPOConfig
+from jaxmarl_echelon import checkpoints
+from jaxmarl_echelon.curricula.base import constant_curriculum
+from jaxmarl_echelon.tracking.base import Tracker
+from jaxmarl_echelon.tracking.csv_sink import CsvSink
+from jaxmarl_echelon.training.acting.random_streams import run_key
+from jaxmarl_echelon.training.config.build import RunConfig
+from jaxmarl_echelon.training.config.population_settings import AdaptedNumber, PopulationSettings
+from jaxmarl_echelon.training.host import group_members, vectorized_runs
+from jaxmarl_echelon.training.program import population
+from jaxmarl_echelon.training.program.program import make_program
+
+RATE = AdaptedNumber("algo.learning_rate", (probes.ROLE,), "learning_rate", 1e-4, 1.0)
+GAMMA = AdaptedNumber("algo.gamma", (probes.ROLE,), "gamma", 0.0, 1.0)
+
+
+def test_the_worst_copy_one_of_the_best_and_nobody_else():
+    scores = jnp.array([0.9, 0.1, 0.5, 0.8, 0.2, 0.6, 0.55, 0.3])
+    found = [population.select_parents(jax.random.key(i), scores, 0.25) for i in range(20)]
+    parents = np.stack(found)
+    assert set(parents[:, 1]) | set(parents[:, 4]) == {0, 3}
+    assert (np.delete(parents, (1, 4), axis=1) == np.delete(np.arange(8), (1, 4))).all()
+
+
+def test_equal_and_unknown_scores_change_nothing_and_broken_members_are_replaced():
+    alone = np.arange(4)
+    for scores in ([0.5] * 4, [jnp.nan] * 4, [jnp.nan, 0.5, jnp.nan, 0.5]):
+        np.testing.assert_array_equal(
+            population.select_parents(jax.random.key(0), jnp.array(scores), 0.5), alone
+        )
+    ranks = population.rank_members(
+        jnp.array([[0.5, 0.5, 0.25, jnp.nan, -jnp.inf], [1.0, 2.0, 9.0, 1.0, 5.0]])
+    )
+    np.testing.assert_array_equal(ranks, [2, 3, 1, np.nan, -np.inf])
+    broken = jnp.array([0.2, -jnp.inf, jnp.nan, 0.1])
+    np.testing.assert_array_equal(population.select_parents(jax.random.key(0), broken, 0.25), [0, 0, 2, 3])
+
+
+def test_numbers_are_multiplied_within_their_range():
+    factors = (0.5, 2.0)
+    rates = population.perturb_number(jax.random.key(0), jnp.full(64, 0.1), RATE, factors)
+    assert set(np.unique(rates)) == set(np.float32([0.05, 0.2]))
+    assert population.perturb_number(jax.random.key(1), jnp.ones((8, 3)), RATE, factors).max() == 1.0
+    gammas = population.perturb_number(jax.random.key(0), jnp.full((64, 2), 0.99), GAMMA, factors)
+    assert np.unique(gammas) == pytest.approx([0.98, 0.995], abs=1e-6)
+    assert (gammas[:, 0] == gammas[:, 1]).all()
+
+
+def ascend(exchanges, steps=40):
+    """Climbs on surrogates of `1.2 - x^2 - y^2` with own weights (Jaderberg et al. 2017, section 4.1).
+
+    Each of two members moves one coordinate only, so that its best value alone is 1.2 - 0.81. Copies keep
+    their own weights ("exploit only" in the paper's figure 2). Returns the best true value.
+    """
+    place, weights = jnp.array([[0.9, 0.9], [0.9, 0.85]]), jnp.eye(2)
+    settings = PopulationSettings(every=4, keys=("x", "y"), exploit=0.5)
+    keys = jax.random.split(jax.random.key(3), 1)
+    group = population.Population(settings, (), 1, keys, ("score",))
+    for step in range(1, steps + 1):
+        place = place - 0.2 * weights * place
+        if exchanges and step % settings.every == 0:
+            parents = population.choose_parents(group, jnp.int32(step), 1.2 - jnp.sum(place**2, axis=1))
+            place = place[parents]
+    return float(jnp.max(1.2 - jnp.sum(place**2, axis=1)))
+
+
+def test_the_quadratic_is_climbed_by_members_that_cannot_climb_it_alone():
+    assert ascend(exchanges=False) == pytest.approx(1.2 - 0.81, abs=0.02)
+    assert ascend(exchanges=True) > 1.1
+
+
+def configure(seed, rate):
+    return RunConfig(
+        env=probes.Credit(),
+        algo=PPOConfig(horizon=8, epochs=2, num_minibatches=2, widths=(16,), learning_rate=rate),
+        curriculum=constant_curriculum,
+        total_env_steps=6 * 8 * 8,
+        num_envs=8,
+        seed=seed,
+        eval_every=3,
+        eval_episodes=8,
+        checkpoint_every=2,
+        window=16,
+        episode_rows=16,
+    )
+
+
+def member(rate, seed):
+    changes = {"algo.learning_rate": rate}
+    return group_members.Member(f"{rate}_{seed}", str(rate), configure(seed, rate), {"seed": seed}, changes)
+
+
+RATES = (1e-2, 1e-4, 3e-3, 0.0)
+MEMBERS = [member(rate, seed) for rate in RATES for seed in (3, 4)]
+PLAN = group_members.PopulationPlan(
+    PopulationSettings(every=2, keys=("algo.learning_rate",), exploit=0.25), (RATE,), (3, 4)
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once():
+    """Each group is compiled once for all tests of this file."""
+    with Once().installed():
+        yield
+
+
+def train(folder, plan=PLAN, resume=None, stop_after=None, members=MEMBERS):
+    folder.mkdir(exist_ok=True)
+    return vectorized_runs.train_group(
+        members, {"seed": 3}, folder, Tracker({"csv": CsvSink()}), resume, stop_after, plan=plan
+    )
+
+
+def shapes():
+    return jax.eval_shape(make_program(MEMBERS[0].config).init, jax.random.key(0)).policies[probes.ROLE]
+
+
+def learner(folder, name="latest"):
+    found = checkpoints.find_checkpoint(folder, name)
+    return checkpoints.restore_state(found, shapes(), f".policies[{probes.ROLE!r}]")
+
+
+def rows(path):
+    return list(csv.DictReader(path.open()))
+
+
+@pytest.fixture(scope="module")
+def evolved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("evolved")
+    return folder, train(folder)
+
+
+def test_members_with_their_own_learning_rates_equal_single_runs(tmp_path):
+    members = [member(rate, 3) for rate in RATES[:2]]
+    train(tmp_path, None, members=members)
+    assert not (tmp_path / "pbt.csv").exists()
+    one = members[1]
+    program = make_program(one.config)
+    run, update = jax.jit(program.init)(run_key(one.config.seed)), jax.jit(program.update)
+    for _ in range(one.config.updates):
+        run, _ = update(run)
+    chex.assert_trees_all_close(learner(tmp_path / one.name), run.policies[probes.ROLE], rtol=2e-4, atol=2e-5)
+    facts = checkpoints.read_metadata(checkpoints.find_checkpoint(tmp_path / one.name, "latest"))
+    assert facts["scored_on"] is None  # the task is the same in all of them
+
+
+def test_the_lineage_says_who_copied_whom(evolved):
+    folder, summary = evolved
+    assert json.loads((folder / "summary.json").read_text()) == summary
+    table = rows(folder / "pbt.csv")
+    assert [int(row["step"]) for row in table] == [128] * 8 + [256] * 8 + [384] * 8
+    copied = [row for row in table if row["parent"] != row["member"]]
+    assert copied
+    before = {one.name: np.float32(one.changes["algo.learning_rate"]) for one in MEMBERS}
+    for start in range(0, len(table), 8):
+        now = {row["member"]: row for row in table[start : start + 8]}
+        for name, row in now.items():
+            parent = row["parent"]
+            assert parent.rpartition("_")[2] == name.rpartition("_")[2]  # populations are apart
+            rate = np.float32(row["algo.learning_rate"])
+            if parent == name:
+                assert rate == before[name]
+            else:
+                assert float(now[parent]["train/return"]) > float(row["train/return"])
+                allowed = [np.clip(before[parent] * f, 1e-4, 1.0) for f in PLAN.settings.perturb]
+                assert min(abs(rate - one) for one in allowed) < 1e-8
+        before = {name: np.float32(row["algo.learning_rate"]) for name, row in now.items()}
+    for one in MEMBERS:
+        assert np.float32(learner(folder / one.name).hyper["learning_rate"]) == before[one.name]
+    last = [row for row in table[-8:] if row["parent"] != row["member"]]
+    for row in last:
+        mine, parents = learner(folder / row["member"]), learner(folder / row["parent"])
+        chex.assert_trees_all_equal((mine.params, mine.optimizer), (parents.params, parents.optimizer))
+
+
+def test_a_resumed_population_has_the_same_bits(evolved, tmp_path):
+    whole, _ = evolved
+    halved = tmp_path / "halved"
+    assert train(halved, stop_after=3)["status"] == "stopped"
+    assert train(halved, resume=checkpoints.find_checkpoint(halved, "latest"))["status"] == "finished"
+    for one in MEMBERS:
+        chex.assert_trees_all_equal(learner(halved / one.name), learner(whole / one.name))
+    for name in ("pbt.csv", "members.csv"):
+        assert (halved / name).read_text() == (whole / name).read_text()
