@@ -8,13 +8,12 @@ import numpy as np
 from jaxmarl_echelon.reporting.charts import Line, draw_chart, draw_shares, thin_curve
 from jaxmarl_echelon.reporting.pages import write_table
 from jaxmarl_echelon.reporting.recorded_runs import (
-    METRICS,
     RecordedRun,
     last_finite,
     latest_values,
     measure_label,
-    read_texts,
 )
+from jaxmarl_echelon.tracking.csv_sink import METRICS, read_texts
 from jaxmarl_echelon.tracking.formats import format_count, format_finite, format_percent
 from jaxmarl_echelon.tracking.run_tables import RETURN, Columns, Measured, find_phase_changes
 from jaxmarl_echelon.tracking.statistics import student_interval
