@@ -37,7 +37,7 @@ def save_chase_picture(
     """
     poses = [episode.frames.pose for episode in episodes]
     low, high = bound_positions(poses, margin=0.8)
-    height = float(np.clip(WIDTH * (high - low)[1] / (high - low)[0], 1.6, 7.0))
+    height = float(np.clip(WIDTH * (high - low)[1] / (high - low)[0], 1.6, 4.5))
     figure, overview, panels = make_panels(len(shown), 0.8, _count(episodes), overview=height)
     _draw_map(overview, episodes[0], low, high)
     for episode in episodes:
@@ -70,11 +70,13 @@ def save_race_picture(
     from matplotlib.colors import Normalize
 
     figure, _, panels = make_panels(len(shown), 0.85, _count(episodes))
-    fastest = max(float(episodes[index].speed[:, 0].max()) for index in shown)
-    scale = ScalarMappable(Normalize(0.0, fastest), RISING)
+    speeds = np.concatenate([episodes[index].speed[:, 0] for index in shown])
+    scale = ScalarMappable(Normalize(speeds.min(), speeds.max()), RISING)
     for axes, index in zip(panels, shown, strict=True):
         episode = episodes[index]
-        _draw_map(axes, episode, *bound_positions([episode.frames.pose], margin=1.0))
+        here = [one.frames.pose for one in episodes if one.grid is episode.grid]
+        _draw_map(axes, episode, *bound_positions(here, margin=1.0))
+        axes.set(xticks=[], yticks=[])
         _draw_race(axes, episode, scale)
         laps = ", ".join(str(lap) for lap in episode.completed_laps[-1])
         title = f"episode {episode.number}: {episode.describe()}\nlaps of each car: {laps}"
