@@ -1,6 +1,7 @@
 """`python -m jaxmarl_echelon.evaluate PATH`: scores a checkpoint, and renders or prints its episodes."""
 
 import argparse
+import csv
 import json
 import sys
 from collections.abc import Mapping
@@ -14,13 +15,13 @@ from rich.console import Console
 from algos import compiler
 from jaxmarl_echelon import command_line, run_loading
 from jaxmarl_echelon.envs import results
-from jaxmarl_echelon.envs.base import Environment
+from jaxmarl_echelon.envs.base import Environment, Viewer
 from jaxmarl_echelon.tracking import formats, plots, tables
 from jaxmarl_echelon.training.acting import controllers
 from jaxmarl_echelon.training.acting.random_streams import Stream, run_key, stream_key
 from jaxmarl_echelon.training.config import build
 from jaxmarl_echelon.training.host import reference_scores
-from jaxmarl_echelon.training.host.run_record import evaluation_values, versioned_name
+from jaxmarl_echelon.training.host.run_record import evaluation_values, list_episodes, versioned_name
 from jaxmarl_echelon.training.program import evaluation
 from jaxmarl_echelon.training.program.program import Program, evaluation_as_in_training
 
@@ -37,7 +38,7 @@ def parse_evaluate_arguments() -> argparse.Namespace:
         "--episodes", type=int, help="episodes to play, at least (default: as many as during training)"
     )
     parser.add_argument(
-        "--episode", type=int, help="index of the episode to animate or print (default: the first success)"
+        "--episode", type=int, help="row of episodes.csv to animate or print (default: the first success)"
     )
     parser.add_argument(
         "--baselines",
@@ -80,7 +81,9 @@ def main() -> None:
     require_options(arguments, program.env, episodes)
     output = arguments.output or folder.parent.parent / f"evaluation_{folder.name}"
     output.mkdir(parents=True, exist_ok=True)
-    played = play_actors(program, config, state, episodes, baselines=arguments.baselines)
+    viewer = program.env.viewer
+    record = viewer.snapshot if viewer else None
+    played = play_actors(program, config, state, episodes, baselines=arguments.baselines, record=record)
     rows = {name: evaluation_scores(program, result) for name, result in played.items()}
     tasks = {name: task_scores(program, result) for name, result in played.items()}
     console = Console(width=None if sys.stdout.isatty() else 120)
@@ -107,11 +110,14 @@ def main() -> None:
         alike = score_realism(arguments, program.env.comparison.settings)
         console.print(tables.realism_table(alike))
         (output / "realism.json").write_text(json.dumps(alike, indent=2) + "\n")
-    if program.env.viewer:
-        shown = arguments.episode, console
-        show_episodes(
-            program, config, state, program.env.viewer, episodes, output, *shown, told=arguments.show
-        )
+    trained = played["trained policy"]
+    listed = list_episodes(trained, spec, program.role)
+    write_episodes(output / "episodes.csv", listed)
+    if viewer:
+        episode = select_episode(program, trained) if arguments.episode is None else arguments.episode
+        for row in (row for row in listed if row["episode"] == episode):
+            console.print(describe_episode(row), markup=False, soft_wrap=True)
+        show_episodes(viewer, trained, output, episode, console, told=arguments.show)
 
 
 def require_options(arguments: argparse.Namespace, env: Environment, episodes: int) -> None:
@@ -170,12 +176,12 @@ def score_realism(arguments: argparse.Namespace, settings) -> dict[str, dict[str
 
 
 def play_actors(
-    program, config, state, episodes: int, *, baselines: bool
+    program, config, state, episodes: int, *, baselines: bool, record=None
 ) -> dict[str, evaluation.Evaluation]:
     """Evaluates the policy and other actors on the same final episodes, in one program.
 
     The other actors are the environment's reference scripts, or with `baselines` the untrained policy and the
-    environment's baseline scripts.
+    environment's baseline scripts. `record` makes the frames of the policy's episodes.
     """
     key = stream_key(config.seed, Stream.FINAL)
     names = program.env.baselines if baselines else reference_scores.reference_names(program)
@@ -183,7 +189,8 @@ def play_actors(
     @jax.jit
     def play(number, policies, state, world):
         seats = replace_policy_by_script(program, names, number)
-        return program.evaluate_with_controllers(seats, policies, state, key, episodes=episodes, world=world)
+        how = {"episodes": episodes, "world": world, "record": record}
+        return program.evaluate_with_controllers(seats, policies, state, key, **how)
 
     actors = {"trained policy": (0, state.policies)}
     if baselines:
@@ -192,8 +199,11 @@ def play_actors(
         compiled = untrained.lower(*start).compile(compiler_options=compiler.quick_compile_options())
         actors["untrained policy"] = 0, compiled(*start)
     actors |= {name: (number, state.policies) for number, name in enumerate(names, 1)}
-    world = program.world
-    return {name: play(*actor, state, world) for name, actor in actors.items()}
+    found = {}
+    for number, (name, actor) in enumerate(actors.items()):
+        played = play(*actor, state, program.world)
+        found[name] = played if number == 0 else played.replace(frames=None)
+    return found
 
 
 def reproduce_scores(program, config, state, facts: Mapping[str, Any]) -> str:
@@ -297,30 +307,52 @@ def record_episodes(program, config, state, episodes: int) -> evaluation.Evaluat
     return jax.device_get(play(state, program.world))
 
 
+def write_episodes(path: Path, rows: list[dict]) -> None:
+    """Writes a table with one row per episode; `episode` is what `--episode` takes."""
+    first = ["episode", "task", "outcome", "reward", "length"]
+    names = [*first, *(name for name in (rows[0] if rows else {}) if name not in first)]
+    with path.open("w", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(
+            file, [name for name in names if rows and name in rows[0]], lineterminator="\n"
+        )
+        table.writeheader()
+        table.writerows(rows)
+
+
+def describe_episode(row: Mapping[str, Any]) -> str:
+    """Returns an episode's row in words: "episode 3: pinch_left, timeout, return 201.5, 410 decisions"."""
+    words = [str(row[name]) for name in ("task", "outcome") if row.get(name)]
+    words += [f"return {formats.format_fixed(row['reward'], 1)}", f"{row['length']} decisions"]
+    return f"episode {row['episode']}: {', '.join(words)}"
+
+
 def show_episodes(
-    program,
-    config,
-    state,
-    viewer,
-    episodes: int,
+    viewer: Viewer,
+    recorded: evaluation.Evaluation,
     output: Path,
-    episode: int | None,
-    console,
+    episode: int,
+    console: Console,
     *,
     told: bool = False,
 ) -> None:
     """Renders the scored trajectories as a picture, and one as an animation and, if supported, a replay.
 
     With `told`, also prints that episode as text. Viewers without pictures write the replay alone.
+
+    Args:
+      viewer: the environment's.
+      recorded: the episodes of the table, with frames.
+      output: folder for the files.
+      episode: index of the episode that is animated.
+      console: prints where the files are.
+      told: whether the episode is printed.
     """
-    recorded = record_episodes(program, config, state, episodes)
-    if episode is None:
-        episode = select_episode(program, recorded)
+    recorded = jax.device_get(recorded)
     if told:
         text = viewer.text(recorded, episode)
         console.print(f"episode {episode}:\n{text}", markup=False, highlight=False, soft_wrap=True)
     if viewer.draws:
-        viewer.picture(output / "trajectories.png", recorded)
+        viewer.picture_with(output / "trajectories.png", recorded, episode)
         viewer.animation(output / f"episode_{episode}.gif", recorded, episode)
     viewer.replay(output / "replay.html", recorded, episode)
     console.print(f"pictures: {output}")

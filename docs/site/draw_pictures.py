@@ -1,12 +1,15 @@
 """Draws the pictures of the environments' pages, `docs/pictures/NAME.png`, from episodes of scripts.
 
-    python docs/site/draw_pictures.py [NAME ...]       # a minute each on two cores, mostly compilation
+    python docs/site/draw_pictures.py [NAME ...]       # minutes each on two cores, mostly compilation
 
-The viewers of the environments draw them, as they do for `python -m jaxmarl_echelon.evaluate`. `f110_spawns`
-shows the spawn points of the adversarial task.
+The viewers of the environments draw them, as they do for `python -m jaxmarl_echelon.evaluate`. The viewer of
+games writes text: one game is drawn, position by position. `f110_spawns` shows the spawn points of the
+adversarial task.
 """
 
 import sys
+import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 
 import jax
@@ -16,41 +19,80 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 import jaxmarl_echelon as je
+from algos import compiler
+from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.envs.f110.starts.spawns import BUILT_IN
-from jaxmarl_echelon.envs.f110.view.viewer import CAR_COLOURS
 from jaxmarl_echelon.envs.viewing.canvas import box_corners
+from jaxmarl_echelon.palette import ATTACKER, DEFENDER
 from jaxmarl_echelon.training.acting.controllers import find_script, make_script_controller
-from jaxmarl_echelon.training.program.evaluation import evaluation_params, play_episodes
+from jaxmarl_echelon.training.program.evaluation import Evaluation, evaluation_params, play_episodes
 from physics.single_track import limo_car
 
-PICTURES = Path(__file__).resolve().parent.parent / "pictures"
+ROOT = Path(__file__).resolve().parent.parent.parent
+PICTURES = ROOT / "docs" / "pictures"
 # Environment -> script of every role, its settings, and those of the episodes.
 EPISODES = {
     "f110": ({"attacker": "gaussian", "defender": "ftg"}, {}, {"spawns": "all"}),
-    "f110_race": ({"car": "pure_pursuit"}, {"map": "track:7", "cars": 3, "max_steps": 1500}, {}),
+    "f110_race": ({"car": "pure_pursuit"}, {"map": "track:7", "cars": 3, "max_steps": 5000}, {}),
     "echelon": ({"blue": "heuristic", "red": "heuristic"}, {"maps": 4}, {}),
     "echelon_missions_small": ({"blue": "heuristic", "red": "heuristic"}, {"maps": 4}, {}),
     "drive": ({"vehicle": "idm"}, {}, {}),
 }
+GAMES = [f"textgames/{path.stem}" for path in sorted((ROOT / "conf" / "env" / "textgames").glob("*.yaml"))]
 SPAWNS = "f110_spawns"
 NUMBER = 6
-WIDTH, COLOURS = 1000, 64
+MOST_LINES = 48
+WIDTH, COLOURS = 1000, 128
 
 
 def draw_episodes(name: str) -> None:
     """Plays episodes of scripts and draws them."""
     scripts, settings, task = EPISODES[name]
     env = je.make(name, **settings)
+    path = PICTURES / f"{name}.png"
+    env.viewer.picture(path, play_scripts(env, scripts, task, NUMBER))
+    shrink(path)
+
+
+def play_scripts(env: Environment, scripts: Mapping[str, str], task: Mapping, number: int) -> Evaluation:
+    """Plays episodes with a script of each role, and records them for the viewer."""
     controllers = {role: make_script_controller(find_script(env, role, one)) for role, one in scripts.items()}
 
-    @jax.jit
     def play(params):
-        episodes = evaluation_params(env, params, NUMBER)
-        return play_episodes(env, controllers, {}, jax.random.key(0), episodes, env.viewer.snapshot)
+        episodes = evaluation_params(env, params, number)
+        return play_episodes(env, controllers, {}, jax.random.key(1), episodes, env.viewer.snapshot)
 
-    path = PICTURES / f"{name}.png"
-    env.viewer.picture(path, play(env.task_params(task)))
+    params = env.task_params(task)
+    compiled = jax.jit(play).lower(params).compile(compiler_options=compiler.quick_compile_options())
+    return jax.device_get(compiled(params))
+
+
+def draw_game(name: str) -> None:
+    """Draws positions and moves of one game between scripts, as the viewer writes them."""
+    env = je.make(name)
+    (role,) = (one.name for one in env.spec.roles)
+    best = next((script for script in ("perfect", "equilibrium") if script in env.scripts), "random")
+    recorded = play_scripts(env, {role: best}, {}, 1)
+    columns = lay_out_columns(env.viewer.text(recorded, 0).splitlines())
+    figure = Figure(figsize=(WIDTH / 100, 0.155 * max(map(len, columns)) + 0.35), dpi=100)
+    for column, lines in enumerate(columns):
+        place = (0.02 + column / len(columns), 1 - 0.1 / figure.get_figheight())
+        figure.text(*place, "\n".join(lines), va="top", family="monospace", fontsize=8.5)
+    path = PICTURES / f"{name.replace('/', '_')}.png"
+    figure.savefig(path)
     shrink(path)
+
+
+def lay_out_columns(lines: list[str], width: int = 110) -> list[list[str]]:
+    """Arranges lines of text in up to four columns, so that no line is cut; long lines are wrapped."""
+    longest = max(map(len, lines))
+    count = max(min(4, width // (longest + 4), -(-len(lines) // 6)), 1)
+    wrapped = [part for line in lines for part in (textwrap.wrap(line, width) or [""])]
+    tall = min(-(-len(wrapped) // count), MOST_LINES)
+    parts = [wrapped[start : start + tall] for start in range(0, len(wrapped), tall)]
+    if len(parts) > count:
+        parts = [*parts[: count - 1], ["...", *parts[-1]]]
+    return parts
 
 
 def draw_spawns() -> None:
@@ -60,8 +102,8 @@ def draw_spawns() -> None:
     figure = Figure(figsize=(10, 5.2), dpi=100)
     panels = figure.subplots(2, 3, sharex=True, sharey=True)
     for axes, (name, attacker) in zip(panels.flat, BUILT_IN.items(), strict=True):
-        _draw_car(axes, np.array(attacker), size, CAR_COLOURS[0], "attacker", filled=True)
-        _draw_car(axes, defender, size, CAR_COLOURS[1], "defender", filled=False)
+        _draw_car(axes, np.array(attacker), size, ATTACKER, "attacker", filled=True)
+        _draw_car(axes, defender, size, DEFENDER, "defender", filled=False)
         axes.set(title=name, xlim=(-0.4, 1.9), ylim=(-0.7, 0.7), aspect="equal")
     figure.supxlabel("ahead of the defender [m]", fontsize="medium")
     figure.supylabel("left [m]", fontsize="medium")
@@ -85,14 +127,19 @@ def shrink(path: Path) -> None:
     """Makes a picture small enough for the repository: `WIDTH` pixels wide, a palette of `COLOURS`."""
     image = Image.open(path).convert("RGB")
     image.thumbnail((WIDTH, 10 * WIDTH), Image.Resampling.LANCZOS)
-    image.quantize(COLOURS).save(path, optimize=True)
+    # This method keeps colours that few pixels have, as marks do.
+    kept = image.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    kept.save(path, optimize=True)
 
 
 def main() -> None:
     """Draws the pictures named on the command line, or all."""
-    for name in sys.argv[1:] or [*EPISODES, SPAWNS]:
+    for name in sys.argv[1:] or [*EPISODES, *GAMES, SPAWNS]:
         print(name, flush=True)
-        draw_spawns() if name == SPAWNS else draw_episodes(name)
+        if name == SPAWNS:
+            draw_spawns()
+        else:
+            (draw_game if name in GAMES else draw_episodes)(name)
 
 
 if __name__ == "__main__":

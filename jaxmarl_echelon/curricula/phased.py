@@ -216,7 +216,7 @@ def _metrics(criteria: Criteria, spec: EnvSpec, course: PhaseProgress) -> dict[s
         "phase_success_rate": success,
         "decided_success": stages.of_last_move(course, course.advances + course.regressions, decided),
         "avg_reward": stages.mean_of_marked(lately, course.reward),
-        "eval_success_streak": course.eval_streak,
+        "eval_success_streak": jnp.where(gated, course.eval_streak, jnp.nan),
         "eval_success_rate": jnp.where(course.eval_success < 0.0, jnp.nan, course.eval_success),
         "criteria_success_rate": now.success_rate,
         "criteria_min_episodes": now.min_episodes,

@@ -269,6 +269,11 @@ class Viewer:
         """Draws all recorded episodes as one picture."""
         raise NotImplementedError
 
+    def picture_with(self, path: Path, evaluation, episode: int) -> None:
+        """Draws as `picture`, with one episode among those shown; where all are, that is `picture`."""
+        del episode
+        self.picture(path, evaluation)
+
     def animation(self, path: Path, evaluation, episode: int) -> None:
         """Draws one recorded episode as a GIF."""
         raise NotImplementedError

@@ -1,6 +1,5 @@
 """Reads finished and running runs from their folders, without building their environments."""
 
-import csv
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,11 +10,10 @@ from typing import Any
 import numpy as np
 import yaml
 
-from jaxmarl_echelon.tracking.csv_sink import CsvSink, read_columns
+from jaxmarl_echelon.tracking.csv_sink import METRICS, CsvSink, read_columns
 from jaxmarl_echelon.tracking.run_tables import RETURN, Columns, Measured, find_score
 
 EVALUATIONS = CsvSink.FILES["eval_agg"]
-METRICS = "metrics.csv"
 CONFIG = "config.yaml"
 # The compiled one, where it is installed: it takes a tenth of the time.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -156,9 +154,3 @@ def last_finite(column: Sequence[float] | np.ndarray) -> float:
     known = np.asarray(column, float)
     known = known[np.isfinite(known)]
     return float(known[-1]) if known.size else float("nan")
-
-
-def read_texts(path: Path, name: str) -> list[str]:
-    """Reads a column of texts of a CSV file; empty without it."""
-    with path.open(newline="", encoding="utf-8") as file:
-        return [row.get(name) or "" for row in csv.DictReader(file)]

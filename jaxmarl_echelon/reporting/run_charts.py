@@ -8,13 +8,12 @@ import numpy as np
 from jaxmarl_echelon.reporting.charts import Line, draw_chart, draw_shares, thin_curve
 from jaxmarl_echelon.reporting.pages import write_table
 from jaxmarl_echelon.reporting.recorded_runs import (
-    METRICS,
     RecordedRun,
     last_finite,
     latest_values,
     measure_label,
-    read_texts,
 )
+from jaxmarl_echelon.tracking.csv_sink import METRICS, read_texts
 from jaxmarl_echelon.tracking.formats import format_count, format_finite, format_percent
 from jaxmarl_echelon.tracking.run_tables import RETURN, Columns, Measured, find_phase_changes
 from jaxmarl_echelon.tracking.statistics import student_interval
@@ -22,6 +21,8 @@ from jaxmarl_echelon.tracking.view import loss_rank
 
 MOST_CHARTS = 9
 MOST_LINES = 8
+# Components of the return that are smaller by this factor than the largest get a chart of their own.
+_DWARFED = 10.0
 # Columns of evaluations that are no measures of their own.
 _KNOWN = ("step", "num_episodes", "quarantined", "phase_success_rate")
 _COMPONENTS, _OUTCOMES = "reward_components/", "outcome/"
@@ -165,15 +166,18 @@ def chart_outcomes(run: RecordedRun) -> list[str]:
 
 
 def chart_rewards(run: RecordedRun) -> list[str]:
-    """Draws the largest components of the return in training."""
+    """Draws the largest components of the return in training; small ones beside much larger ones apart."""
     found = select_columns(run.metrics, f"train/{_COMPONENTS}")
     found = {name: column for name, column in found.items() if "/" not in name and np.isfinite(column).any()}
-    largest = sorted(found, key=lambda name: -float(np.nanmean(np.abs(found[name]))))[:MOST_LINES]
-    steps = run.steps
-    lines = [
-        Line(name, *thin_curve(steps, found[name]), colour=number) for number, name in enumerate(largest)
+    sizes = {name: float(np.nanmax(np.abs(column))) for name, column in found.items()}
+    paid = sorted((name for name in found if sizes[name] > 0.0), key=lambda name: -sizes[name])[:MOST_LINES]
+    lines = {name: Line(name, *thin_curve(run.steps, found[name]), colour=i) for i, name in enumerate(paid)}
+    small = [name for name in paid if sizes[name] < sizes[paid[0]] / _DWARFED]
+    large = [name for name in paid if name not in small]
+    return [
+        draw_chart("components of the return, in training", [lines[name] for name in large]),
+        draw_chart("its smaller components", [lines[name] for name in small]),
     ]
-    return [draw_chart("components of the return, in training", lines)]
 
 
 def list_rewards(run: RecordedRun) -> str:
@@ -185,8 +189,9 @@ def list_rewards(run: RecordedRun) -> str:
 
 
 def chart_losses(run: RecordedRun) -> list[str]:
-    """Draws the losses of the learners, and the speed of training."""
-    names = sorted((name for name in run.metrics if name.startswith("losses/")), key=loss_rank)
+    """Draws the losses of the learners that change, and the speed of training."""
+    names = [name for name, column in run.metrics.items() if name.startswith("losses/") and _changes(column)]
+    names.sort(key=loss_rank)
     shown = [*names[:MOST_CHARTS], *({"time/steps_per_second"} & run.metrics.keys())]
     return [_course(name.partition("/")[2], run.steps, run.metrics[name], colour=7) for name in shown]
 
@@ -195,6 +200,11 @@ def _course(name: str, steps: np.ndarray, column: np.ndarray, *, colour: int, pe
     """Draws a single column over steps."""
     line = Line("", *thin_curve(steps, column), colour=colour)
     return draw_chart(name.replace("_", " "), [line], percent=percent)
+
+
+def _changes(column: np.ndarray) -> bool:
+    known = column[np.isfinite(column)]
+    return known.size == 1 or bool(known.size and np.ptp(known) > 0)
 
 
 def list_groups(run: RecordedRun) -> str:

@@ -12,16 +12,14 @@ from jaxmarl_echelon.reporting import pages, run_charts
 from jaxmarl_echelon.reporting.changed_settings import ChangedSetting, find_changed_settings
 from jaxmarl_echelon.reporting.pool_charts import chart_ratings, list_ratings
 from jaxmarl_echelon.reporting.recorded_runs import (
-    METRICS,
     RecordedRun,
     find_members,
     last_finite,
     measure_label,
     read_member,
     read_run,
-    read_texts,
 )
-from jaxmarl_echelon.tracking.csv_sink import CsvSink
+from jaxmarl_echelon.tracking.csv_sink import METRICS, CsvSink, read_texts
 from jaxmarl_echelon.tracking.formats import format_clock, format_count
 from jaxmarl_echelon.tracking.run_tables import read_pool_rows
 

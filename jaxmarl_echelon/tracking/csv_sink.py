@@ -1,12 +1,16 @@
 """CSV files in the run's folder."""
 
 import csv
+import math
 import os
 from pathlib import Path
 
 import numpy as np
 
 from jaxmarl_echelon.tracking.base import RunInfo, Sink, Values
+
+# The table with a row per update.
+METRICS = "metrics.csv"
 
 
 class CsvTable:
@@ -102,7 +106,7 @@ class CsvSink(Sink):
 
     def open(self, run: RunInfo) -> None:
         """See `Sink`."""
-        self._metrics = CsvTable(run.folder / "metrics.csv", run.resume_step)
+        self._metrics = CsvTable(run.folder / METRICS, run.resume_step)
         self._rows = {name: CsvTable(run.folder / file, run.resume_step) for name, file in self.FILES.items()}
 
     def write(self, namespace: str, step: int, values: Values) -> None:
@@ -127,6 +131,17 @@ def read_columns(path: Path) -> dict[str, np.ndarray]:
         return {}
     names, rows = _read(Path(path))
     return {name: np.array([_float(row[i]) for row in rows]) for i, name in enumerate(names)}
+
+
+def read_texts(path: Path, name: str, last: float = math.inf) -> list[str]:
+    """Reads a column of texts of a CSV file, of the rows up to a step; empty without the file."""
+    if not path.exists():
+        return []
+    names, rows = _read(path)
+    if name not in names:
+        return []
+    column = names.index(name)
+    return [row[column] for row in rows if int(row[0]) <= last]
 
 
 def _read(path: Path) -> tuple[list[str], list[list[str]]]:

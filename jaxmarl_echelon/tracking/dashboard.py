@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.control import Control
 from rich.live import Live
 
 from algos.defaults import FROM_FILE, take_defaults_from
@@ -42,6 +43,7 @@ class Dashboard(Sink):
         self._view: RunView | None = None
         self._live: Live | None = None
         self._running = True
+        self._size: tuple[int, int] | None = None
 
     def open(self, run: RunInfo) -> None:
         """See `Sink`."""
@@ -75,6 +77,11 @@ class Dashboard(Sink):
         height = max(options.max_height - 1, 1)
         with self._lock:
             picture = compose_dashboard(self._view, options.max_width, height, self._now(), self._running)
+        # A terminal of another size has broken the lines of the last frame, so that it cannot be drawn over.
+        if self._size not in (None, size := (options.max_width, height)) and self._live is not None:
+            yield Control.home()
+            yield Control.clear()
+        self._size = size
         yield from console.render(picture, options.update(height=height))
 
 

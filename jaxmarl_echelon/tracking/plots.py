@@ -12,6 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, PercentFormatter
 
+from jaxmarl_echelon.palette import RISING, SERIES
 from jaxmarl_echelon.tracking.csv_sink import read_columns
 from jaxmarl_echelon.tracking.formats import format_finite, format_percent
 from jaxmarl_echelon.tracking.run_tables import RETURN, find_phase_changes
@@ -29,11 +30,11 @@ Rows = Sequence[Mapping[str, Any]]
 def learning_curve(
     path: Path, metrics_csv: Path, eval_csv: Path, *, score: str | None = "success", title: str = ""
 ) -> None:
-    """Plots score and return against environment steps, and losses below.
+    """Plots score and return against environment steps, and losses below, of a finished or running run.
 
     Training is a faint line per update with a strong moving mean; evaluations are points with the score's
     interval. Vertical lines labelled with the new phase mark curriculum transitions, red for regressions.
-    Panels without data stay empty.
+    Quantities without a value get no panel.
 
     Args:
       path: the PNG file to write.
@@ -43,26 +44,52 @@ def learning_curve(
       title: figure title.
     """
     metrics, evaluations = read_columns(metrics_csv), read_columns(eval_csv)
-    losses = sorted((name for name in metrics if name.startswith("losses/")), key=loss_rank)[:MOST_LOSSES]
-    figure = make_figure(10.0, 4.2 + (2.2 if losses else 0.0), title)
-    upper, lower = figure.subfigures(2, 1, height_ratios=(2, 1)) if losses else (figure, None)
-    success, reward = upper.subplots(1, 2)
     rate = f"{score}_rate"
     column = rate if f"train/{rate}" in metrics or rate in evaluations else str(score)
-    _curve(success, metrics, f"train/{column}", column.replace("_", " ") if score else "no score")
-    _evaluations(success, evaluations, column, (f"{score}_low", f"{score}_high"))
-    success.set_ylim(-0.02, 1.02)
-    success.yaxis.set_major_formatter(PercentFormatter(1.0))
-    _curve(reward, metrics, "train/return", "return")
-    _evaluations(reward, evaluations, "avg_reward")
-    for axes in (success, reward):
-        _phases(axes, metrics)
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(framealpha=0.8, edgecolor="none", loc="best")
-    if losses:
-        for axes, name in zip(np.atleast_1d(lower.subplots(1, len(losses))), losses, strict=True):
-            _curve(axes, metrics, name, name.removeprefix("losses/"), small=True)
+    shown = [
+        one
+        for one in (column, RETURN)
+        if _has_values(metrics, _trained(one)) or _has_values(evaluations, one)
+    ]
+    losses = [name for name in metrics if name.startswith("losses/") and _has_values(metrics, name)]
+    losses = sorted(losses, key=loss_rank)[:MOST_LOSSES]
+    figure = make_figure(10.0, 4.2 + (2.2 if losses and shown else 0.0), title)
+    parts = [part for part in (shown, losses) if part]
+    if not parts:
+        figure.text(0.5, 0.5, "no results yet", ha="center", va="center", color=PHASE)
+    rows = (
+        figure.subfigures(len(parts), 1, squeeze=False, height_ratios=(2, 1)[: len(parts)])[:, 0]
+        if parts
+        else ()
+    )
+    for row, part in zip(rows, parts, strict=True):
+        for axes, name in zip(row.subplots(1, len(part), squeeze=False)[0], part, strict=True):
+            if part is losses:
+                _curve(axes, metrics, name, name.removeprefix("losses/"), small=True)
+            else:
+                _results(axes, metrics, evaluations, name, score)
     figure.savefig(path)
+
+
+def _has_values(table: Columns, name: str) -> bool:
+    return name in table and bool(np.isfinite(table[name]).any())
+
+
+def _trained(column: str) -> str:
+    """Returns the column of `metrics.csv` for one of evaluations."""
+    return "train/return" if column == RETURN else f"train/{column}"
+
+
+def _results(axes: Axes, metrics: Columns, evaluations: Columns, column: str, score: str | None) -> None:
+    """Plots the score or the return in training and evaluations."""
+    scored = column != RETURN
+    _curve(axes, metrics, _trained(column), column.replace("_", " ") if scored else "return")
+    _evaluations(axes, evaluations, column, (f"{score}_low", f"{score}_high") if scored else None)
+    if scored:
+        axes.set_ylim(-0.02, 1.02)
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    _phases(axes, metrics)
+    axes.legend(framealpha=0.8, edgecolor="none", loc="best")
 
 
 def ladder_plot(path: Path, rows: Rows, *, title: str = "") -> None:
@@ -144,17 +171,18 @@ def style_axes(axes: Axes, label: str, small: bool = False, across: str = "envir
 
 def _curve(axes: Axes, metrics: Columns, name: str, label: str, small: bool = False) -> None:
     style_axes(axes, label, small)
-    if name not in metrics:
+    if not _has_values(metrics, name):
         return
     known = np.isfinite(metrics[name])
     steps, values = metrics["step"][known], metrics[name][known]
     axes.plot(steps, values, color=TRAINING, alpha=0.35, linewidth=0.8)
     mean = moving_mean(values, max(len(values) // 40, 1))
-    axes.plot(steps, mean, color=TRAINING, linewidth=1.0 if small else 1.8, label="training")
+    style = {"marker": "o", "markersize": 3} if len(values) == 1 else {}
+    axes.plot(steps, mean, color=TRAINING, linewidth=1.0 if small else 1.8, label="training", **style)
 
 
 def _evaluations(axes: Axes, table: Columns, name: str, bounds: tuple[str, str] | None = None) -> None:
-    if name not in table:
+    if not _has_values(table, name):
         return
     known = np.isfinite(table[name])
     steps, values = table["step"][known], table[name][known]
@@ -218,10 +246,9 @@ def _success_bars(axes: Axes, rows: Rows, colours: Sequence) -> None:
 
 def pick_colours(number: int) -> list:
     """Picks a colour for each of several things that are drawn together."""
-    names = "tab10" if number <= 10 else "tab20"
-    if number <= 20:
-        return [matplotlib.colormaps[names](i) for i in range(number)]
-    return list(matplotlib.colormaps["viridis"](np.linspace(0.0, 0.95, number)))
+    if number <= len(SERIES):
+        return list(SERIES[:number])
+    return list(matplotlib.colormaps[RISING](np.linspace(0.0, 0.95, number)))
 
 
 def _course(axes: Axes, steps: np.ndarray, curves: np.ndarray, name: str, colour) -> None:

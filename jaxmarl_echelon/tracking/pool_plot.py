@@ -9,9 +9,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
+from jaxmarl_echelon.palette import DIVERGING, INDIGO, ORANGE, SERIES
 from jaxmarl_echelon.tracking.run_tables import PoolRows, group_by_name, is_own_learner, read_pool_rows
 
-LEARNER, SNAPSHOT, FIXED = "#c0392b", "#7a9cc6", "#2e7d32"
+LEARNER, SNAPSHOT, FIXED = ORANGE, "#7a9cc6", INDIGO
 LONGEST_NAME = 24
 
 
@@ -35,6 +36,7 @@ def pool_plot(path: Path, pool_csv: Path) -> None:
 
 def plot_ratings(axes: Axes, rows: PoolRows) -> None:
     """Plots rating curves: the learner's with its uncertainty, those of others without, snapshots faint."""
+    axes.set_prop_cycle(color=[colour for colour in SERIES if colour != LEARNER])
     for name, mine in group_by_name(rows).items():
         steps, mu, sigma = (np.array([float(row[key]) for row in mine]) for key in ("step", "mu", "sigma"))
         kind = mine[0]["kind"]
@@ -67,7 +69,7 @@ def plot_payoffs(axes: Axes, rows: PoolRows):
             score[line, place[int(row["step"])]] = float(row["score"])
     axes.set_facecolor("#e0e0e0")
     extent = (steps[0], steps[-1] + 1, len(order) - 0.5, -0.5)
-    image = axes.imshow(score, aspect="auto", vmin=0.0, vmax=1.0, cmap="RdYlGn", extent=extent)
+    image = axes.imshow(score, aspect="auto", vmin=0.0, vmax=1.0, cmap=DIVERGING, extent=extent)
     shown = np.unique(np.linspace(0, len(order) - 1, min(len(order), 20)).astype(int))
     axes.set_yticks(shown, [_shorten_name(order[line]) for line in shown], fontsize=7)
     axes.set_title("score against each opponent", loc="left", fontsize=11)
@@ -93,7 +95,7 @@ def matrix_plot(path: Path, names: Sequence[str], payoff: np.ndarray) -> None:
     figure = Figure(figsize=(size + 1.2, size), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    image = axes.imshow(payoff, vmin=0.0, vmax=1.0, cmap="RdYlGn")
+    image = axes.imshow(payoff, vmin=0.0, vmax=1.0, cmap=DIVERGING)
     axes.set_xticks(range(len(names)), names, rotation=90, fontsize=7)
     axes.set_yticks(range(len(names)), names, fontsize=7)
     for row, column in np.argwhere(np.isfinite(payoff)):

@@ -119,18 +119,23 @@ class Trend:
     """Downsampled time series of a value over a whole run, in bounded memory.
 
     Values are averaged in groups of equal size; neighbouring groups are merged when there are `capacity`.
+
+    Attributes:
+      first, last: environment steps of the first and of the newest value; NaN if unknown.
     """
 
     def __init__(self, capacity: int = 256):
+        self.first, self.last = math.nan, math.nan
         self._capacity = capacity
         self._groups: list[float] = []
         self._per_group = 1
         self._pending: list[float] = []
 
-    def add(self, value: float) -> None:
-        """Adds a value; non-finite ones are ignored."""
+    def add(self, value: float, step: float = math.nan) -> None:
+        """Adds a value at a number of environment steps; non-finite values are ignored."""
         if not math.isfinite(value):
             return
+        self.first, self.last = self.first if math.isfinite(self.first) else step, step
         self._pending.append(value)
         if len(self._pending) < self._per_group:
             return

@@ -2,15 +2,20 @@
 
 import math
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 
 from jaxmarl_echelon.tracking.base import RunInfo, Values
-from jaxmarl_echelon.tracking.csv_sink import CsvSink, read_columns
+from jaxmarl_echelon.tracking.csv_sink import METRICS, CsvSink, read_columns, read_texts
 from jaxmarl_echelon.tracking.formats import format_count, format_finite, format_percent
+from jaxmarl_echelon.tracking.run_tables import Columns, find_phase_changes, read_pool_rows
 from jaxmarl_echelon.tracking.statistics import Pace, Trend
 
 RECENT = 40
 HEADLINES = ("loss", "entropy", "kl", "explained_variance", "gradient_norm", "learning_rate")
+PHASE_NAME = "curriculum/phase_name"
+# Namespaces of `metrics.csv` that a resumed run continues; times and speeds begin anew.
+RESUMED = ("train", "losses", "curriculum", "pool")
 
 
 def loss_rank(name: str) -> int:
@@ -23,10 +28,19 @@ def select_prefix(values: Values, prefix: str) -> list[tuple[str, float | int | 
     return [(key[len(prefix) :], value) for key, value in values.items() if key.startswith(prefix)]
 
 
+def _rows(columns: Columns, last: int) -> Iterator[tuple[int, dict[str, float]]]:
+    """Yields the rows of a table up to a step: environment steps, and the finite values by column."""
+    for row, step in enumerate(columns.get("step", ())):
+        if step <= last:
+            values = {key: float(cells[row]) for key, cells in columns.items() if key != "step"}
+            yield int(step), {key: value for key, value in values.items() if math.isfinite(value)}
+
+
 class RunView:
     """Latest results of a run in bounded memory; of single episodes, only training outcomes are kept.
 
-    A resumed run starts with the evaluations in its folder, up to the step it continues from.
+    A resumed run starts with what its folder has up to the step it continues from: evaluations, courses of
+    training results, the newest losses and outcomes, changes of phase, and the entries of a pool.
 
     Args:
       run: the run.
@@ -35,7 +49,7 @@ class RunView:
     Attributes:
       latest: newest value of every `namespace/key`; a non-finite value replaces a known one only in
         losses and curriculum.
-      trends: `Trend` of each `train/` and `eval_agg/` key.
+      trends: `Trend` of each `train/`, `eval_agg/` and `losses/` key.
       evaluations: newest evaluations, oldest first, as (step, values).
       recent: outcomes of the newest training episodes, newest last.
       best: (step, mean score) of the best evaluation; ties are broken by the mean return, as for best
@@ -58,7 +72,7 @@ class RunView:
         self.events: deque[tuple[int, str]] = deque(maxlen=32)
         self.entries: dict[int, Values] = {}
         if run.resume_step is not None:
-            self._read_evaluations(run.folder / CsvSink.FILES["eval_agg"], run.resume_step)
+            self._read_history(run.folder, run.resume_step)
 
     def write(self, namespace: str, step: int, values: Values, now: float) -> None:
         """Records values, as `Sink.write`; `now` is the time of the call."""
@@ -72,7 +86,7 @@ class RunView:
             self.entries[int(values["entry"])] = dict(values)
             return
         for key, value in values.items():
-            self._remember(namespace, key, value)
+            self._remember(namespace, step, key, value)
         if namespace == "train":
             self.first_update = now if self.first_update is None else self.first_update
             self.pace.report(now, step)
@@ -134,7 +148,7 @@ class RunView:
         number = f"{stage:.0f}" if math.isfinite(stage) else ""
         if number and math.isfinite(total):
             number += f"/{total:.0f}"
-        name = self.latest.get("curriculum/phase_name", "")
+        name = self.latest.get(PHASE_NAME, "")
         return number, name if isinstance(name, str) else ""
 
     @property
@@ -163,7 +177,7 @@ class RunView:
         reported = self.value("time/steps_per_second")
         return reported if math.isfinite(reported) else self.pace.speed
 
-    def _remember(self, namespace: str, key: str, value: float | int | str) -> None:
+    def _remember(self, namespace: str, step: int, key: str, value: float | int | str) -> None:
         name = f"{namespace}/{key}"
         if isinstance(value, str):
             self.latest[name] = value
@@ -171,20 +185,31 @@ class RunView:
         # Diverged losses and unset criteria must show; elsewhere NaN means "no episodes yet".
         if math.isfinite(value) or name not in self.latest or namespace in ("losses", "curriculum"):
             self.latest[name] = value
-        if namespace in ("train", "eval_agg"):
-            self.trends.setdefault(name, Trend()).add(float(value))
+        if namespace in ("train", "eval_agg", "losses"):
+            self.trends.setdefault(name, Trend()).add(float(value), step)
 
-    def _read_evaluations(self, path: Path, last: int) -> None:
-        """Records the evaluations in a file up to a step; non-numeric cells are skipped."""
-        columns = read_columns(path)
-        steps = columns.pop("step", ())
-        for row, step in enumerate(steps):
-            if step <= last:
-                values = {key: float(cells[row]) for key, cells in columns.items()}
-                values = {key: value for key, value in values.items() if math.isfinite(value)}
-                for key, value in values.items():
-                    self._remember("eval_agg", key, value)
-                self._evaluation(int(step), values)
+    def _read_history(self, folder: Path, last: int) -> None:
+        """Records what the tables in a run's folder have up to a step; non-numeric cells are skipped."""
+        metrics = read_columns(folder / METRICS)
+        for step, values in _rows(metrics, last):
+            for name, value in values.items():
+                namespace, _, key = name.partition("/")
+                if namespace in RESUMED:
+                    self._remember(namespace, step, key, value)
+        phases = [name for name in read_texts(folder / METRICS, PHASE_NAME, last) if name]
+        self.latest |= {PHASE_NAME: phases[-1]} if phases else {}
+        for step, values in _rows(read_columns(folder / CsvSink.FILES["eval_agg"]), last):
+            for key, value in values.items():
+                self._remember("eval_agg", step, key, value)
+            self._evaluation(step, values)
+        for change in find_phase_changes(metrics):
+            if change.step <= last:
+                self.events.append((int(change.step), f"phase {change.before} -> {change.after}"))
+        outcomes = read_texts(folder / CsvSink.FILES["episodes"], "outcome", last)
+        self.recent.extend(filter(None, outcomes))
+        for row in read_pool_rows(folder / CsvSink.FILES["entries"]):
+            if int(row["step"]) <= last:
+                self.entries[int(row["entry"])] = row
 
     def _evaluation(self, step: int, values: Values) -> None:
         self.evaluations.append((step, dict(values)))

@@ -1,5 +1,6 @@
 """What README.md begins with: the first command, what it leaves, and what is made of that."""
 
+import csv
 import json
 import re
 import shlex
@@ -90,8 +91,7 @@ def test_the_same_name_twice_is_refused(monkeypatch, capsys, shown, first_run):
 def test_evaluate_reproduces_the_score_and_draws(monkeypatch, capsys, first_run, tmp_path):
     seen = {}
     keep_result(monkeypatch, "play_actors", lambda _, played: seen.update(table=played["trained policy"]))
-    keep_result(monkeypatch, "select_episode", lambda given, _: seen.update(picture=given[1]))
-    run(monkeypatch, evaluate.main, first_run[1], "--baselines", "--output", tmp_path)
+    run(monkeypatch, evaluate.main, first_run[1], "--baselines", "--episode", "1", "--output", tmp_path)
     said = " ".join(capsys.readouterr().out.split())
     for word in ("trained policy", "untrained policy", "random", "standing", "reproduced exactly"):
         assert word in said
@@ -101,10 +101,16 @@ def test_evaluate_reproduces_the_score_and_draws(monkeypatch, capsys, first_run,
     with Image.open(animation) as picture:
         assert picture.n_frames > 5
     assert (tmp_path / "evaluation.json").is_file()
-    # The pictures show the episodes of the table.
-    scored, drawn = (result.replace(frames=None) for result in (seen["table"], seen["picture"]))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), scored, drawn)
-    assert len(np.unique(scored.episode_return["attacker"])) > 1
+    # Pictures and rows are of the episodes of the table.
+    scored = seen["table"]
+    assert animation.name == "episode_1.gif" and scored.frames is not None
+    with (tmp_path / "episodes.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    returns = np.asarray(scored.episode_return["attacker"])[:, 0]
+    np.testing.assert_allclose([float(row["reward"]) for row in rows], returns, rtol=1e-6)
+    assert [row["episode"] for row in rows] == [str(number) for number in range(len(returns))]
+    assert f"episode 1: {rows[1]['task']}, {rows[1]['outcome']}, return {returns[1]:.1f}" in said
+    assert len(np.unique(returns)) > 1
 
 
 def test_realism_needs_recordings(monkeypatch, capsys, first_run, tmp_path):

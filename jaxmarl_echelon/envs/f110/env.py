@@ -94,7 +94,7 @@ class F110(CarEnvironment):
         self.controllers = {"attacker": "learner", "defender": "ftg"}
         self.action_units = dict.fromkeys(ROLES, ACTION_UNITS)
         self.parts = dict.fromkeys(ROLES, gaplock_parts(simulation.lidar.beams, scales, observe_time))
-        self.viewer = F110Viewer(maps, OUTCOMES, simulation)
+        self.viewer = F110Viewer(maps, OUTCOMES, simulation, ROLES)
         self.scripts = self._make_scripts()
 
     readers = episode_settings.GAPLOCK

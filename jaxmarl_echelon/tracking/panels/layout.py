@@ -12,6 +12,7 @@ from rich.text import Text
 
 from jaxmarl_echelon.tracking.formats import format_clock, format_count
 from jaxmarl_echelon.tracking.panels.curriculum import draw_curriculum
+from jaxmarl_echelon.tracking.panels.history import draw_history
 from jaxmarl_echelon.tracking.panels.parts import ACCENT, align_ends, draw_meter, draw_panel, list_numbers
 from jaxmarl_echelon.tracking.panels.pool import draw_pool
 from jaxmarl_echelon.tracking.panels.results import draw_evaluations, draw_training
@@ -20,6 +21,8 @@ from jaxmarl_echelon.tracking.view import RunView
 HEADER_HEIGHT = 5
 MIDDLE_LEAST = 10
 BOTTOM_LEAST = 5
+# Events for which a bottom row has room before the history gets any.
+EVENTS = 6
 PANEL_WIDTH = 33
 MIDDLE_PANEL_WIDTH = 32
 TRANSITION = re.compile(r"phase (\d+) -> (\d+)")
@@ -29,7 +32,7 @@ def compose_dashboard(view: RunView, width: int, height: int, now: float, runnin
     """Composes the dashboard for a terminal of `width` times `height` cells.
 
     Rows of panels that do not fit are omitted, lowest first. The curriculum is in the row of training and
-    evaluation if three panels fit, else in the bottom row.
+    evaluation if three panels fit, else in the bottom row. What the other rows do not need shows the history.
     """
     rows = [Layout(draw_header(view, width - 4, now, running), name="header", size=HEADER_HEIGHT)]
     left = height - HEADER_HEIGHT
@@ -40,6 +43,9 @@ def compose_dashboard(view: RunView, width: int, height: int, now: float, runnin
         inner = width // len(drawn) - 4
         rows.append(_row("middle", [draw(view, inner, middle - 2) for draw in drawn], middle))
         left -= middle
+        for number, (tall, history) in enumerate(draw_history(view, width, left - _bottom_height(view))):
+            rows.append(_row(f"history {number}", history, tall))
+            left -= tall
     if left >= BOTTOM_LEAST:
         rows.append(_row("bottom", draw_bottom_row(view, width, left - 2, not beside), left))
     picture = Layout()
@@ -72,14 +78,12 @@ def draw_bottom_row(view: RunView, width: int, height: int, with_curriculum: boo
     In order: curriculum, opponent pool, the environment's measures, losses, reward components (largest
     first); events are always last.
     """
-    paid = [item for item in view.section("train/reward_components/") if "/" not in item[0]]
-    rewards = sorted(paid, key=lambda item: -abs(item[1]))
     # A pool's table of ratings takes two places.
     room = max(width // PANEL_WIDTH, 1) - (2 if view.entries and width < 5 * PANEL_WIDTH else 1)
     found = [
         ("results", view.results()),
         ("losses", view.losses()),
-        ("reward", rewards),
+        ("reward", _components(view)),
     ]
     panels = [draw_panel(title, list_numbers(values, height)) for title, values in found if values]
     if view.entries:
@@ -122,6 +126,18 @@ def _middle_height(view: RunView, left: int) -> int:
     # The two rows below the minimal bottom row go to it rather than to the middle.
     most = max(MIDDLE_LEAST + 2, left * 3 // 5)
     return max(min(wanted, most, left - BOTTOM_LEAST), MIDDLE_LEAST)
+
+
+def _bottom_height(view: RunView) -> int:
+    """Returns the height that the longest panel of the bottom row needs, and some events."""
+    lists = (view.results(), view.losses(), _components(view), view.entries, EVENTS * [None])
+    return 2 + max(map(len, lists))
+
+
+def _components(view: RunView) -> list[tuple[str, float | int | str]]:
+    """Returns the components of the return in training, the largest first."""
+    paid = [item for item in view.section("train/reward_components/") if "/" not in item[0]]
+    return sorted(paid, key=lambda item: -abs(item[1]))
 
 
 def _facts(view: RunView, now: float, width: int) -> Table:

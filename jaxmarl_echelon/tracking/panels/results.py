@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxmarl_echelon.tracking.base import Values
-from jaxmarl_echelon.tracking.formats import draw_sparkline, format_count, format_finite, format_number
+from jaxmarl_echelon.tracking.formats import draw_sparkline, format_count, format_finite
 from jaxmarl_echelon.tracking.panels import parts
 from jaxmarl_echelon.tracking.panels.parts import ACCENT, colour_share
 from jaxmarl_echelon.tracking.view import RunView, select_prefix
@@ -31,7 +31,7 @@ def draw_training(view: RunView, width: int, height: int) -> Panel:
     for key, label in (*returns, ("train/episode_length", "length")):
         if key in view.latest:
             spark = Text(draw_sparkline(view.trend(key, room)), style=ACCENT)
-            table.add_row(label, Text(format_number(view.value(key)), style="bold"), spark)
+            table.add_row(label, Text(format_finite(view.value(key)), style="bold"), spark)
     lines: list[RenderableType] = [table] if table.row_count else []
     if answers := view.answers():
         lines.append(Text(" · ".join(answers), no_wrap=True, overflow="ellipsis"))
@@ -40,7 +40,7 @@ def draw_training(view: RunView, width: int, height: int) -> Panel:
         lines.append(draw_recent_outcomes(view, width))
     if not lines:
         return parts.draw_panel("training", Text("no episode has ended yet", style="dim"))
-    outcomes = view.outcomes()
+    outcomes = [one for one in view.outcomes() if math.isfinite(one[1])]
     left = height - table.row_count - (1 if view.recent else 0)
     if outcomes and left > len(outcomes):
         lines.append(Text(""))

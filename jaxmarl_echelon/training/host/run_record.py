@@ -3,7 +3,7 @@
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata as packages
 from pathlib import Path
@@ -248,13 +248,7 @@ class RunRecord:
 
     def _names(self, values: dict[str, float]) -> dict[str, str]:
         """Labels of an episode's codes and tags."""
-        spec, curriculum = self.program.env.spec, self.program.curriculum
-        codes = {result.name: result.labels for result in spec.results if result.kind == "code"}
-        labels = codes | {name: known for name, known in curriculum.tags.items()}
-        found = {name: int(values[name]) for name in labels if name in values}
-        return {
-            name: labels[name][code] if 0 <= code < len(labels[name]) else "" for name, code in found.items()
-        }
+        return label_codes(values, result_labels(self.program.env.spec) | dict(self.program.curriculum.tags))
 
     @property
     def judged_by(self) -> str | None:
@@ -297,17 +291,8 @@ class RunRecord:
 
     def _evaluation_episodes(self, result: Evaluation) -> None:
         """Logs the episodes of an evaluation."""
-        returns = np.asarray(result.mean_return(self.program.role))
-        results = jax.device_get(results_per_episode(result.results, result.present, self.program.env.spec))
-        for index in np.flatnonzero(~result.quarantined):
-            values = {name: column[index].item() for name, column in results.items()}
-            values |= {
-                "episode": int(index) + 1,
-                **self._names(values),
-                "reward": float(returns[index]),
-                "length": int(result.length[index]),
-            }
-            self.tracker.log("eval", self.step, values)
+        for values in list_episodes(result, self.program.env.spec, self.program.role):
+            self.tracker.log("eval", self.step, values | {"episode": values["episode"] + 1})
         self._games(result)
 
     def _games(self, result: Evaluation) -> None:
@@ -415,6 +400,35 @@ class RunRecord:
 def holds_policy_only(name: str) -> bool:
     """Whether the checkpoint of this name holds only a policy: the best of a single phase."""
     return name.startswith("best_eval_phase_")
+
+
+def result_labels(spec: EnvSpec) -> dict[str, Sequence[str]]:
+    """Returns the labels of each result that is a code, by name."""
+    return {result.name: result.labels for result in spec.results if result.kind == "code"}
+
+
+def label_codes(values: Mapping[str, float], labels: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Returns the labels of an episode's codes by name; empty for codes without one."""
+    found = {name: int(values[name]) for name in labels if name in values}
+    return {name: labels[name][code] if 0 <= code < len(labels[name]) else "" for name, code in found.items()}
+
+
+def list_episodes(result: Evaluation, spec: EnvSpec, role: str) -> list[dict]:
+    """Lists the counted episodes of an evaluation, as values by name.
+
+    Args:
+      result: N episodes.
+      spec: of the environment.
+      role: whose mean return is `reward`.
+    """
+    returns, labels = np.asarray(result.mean_return(role)), result_labels(spec)
+    results = jax.device_get(results_per_episode(result.results, result.present, spec))
+    found = []
+    for index in np.flatnonzero(~np.asarray(result.quarantined)):
+        values = {name: column[index].item() for name, column in results.items()}
+        own = {"reward": float(returns[index]), "length": int(result.length[index])}
+        found.append(values | {"episode": int(index)} | label_codes(values, labels) | own)
+    return found
 
 
 def recorded_episodes(result: Evaluation) -> list[int]:

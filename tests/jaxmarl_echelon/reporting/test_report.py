@@ -64,6 +64,21 @@ def test_a_report_shows_all_that_a_run_recorded(tmp_path):
     assert "<script>" not in page and "<b>&lt;b&gt;</b>" not in page
 
 
+def test_charts_show_what_changes_and_small_components_apart(tmp_path):
+    folder = write_run(tmp_path / "run", (0.1, 0.4))
+    metrics = CsvTable(folder / "metrics.csv")
+    for step in (1000, 2000):
+        paid = {"terminal": step / 10.0, "pinch": 1.0, "idle": 0.0}
+        row = {f"train/reward_components/{name}": value for name, value in paid.items()}
+        metrics.append(step, row | {"losses/clip": 0.2, "losses/value": step / 1e4})
+    page = run_page.write_report(folder, changed=NONE).read_text()
+    titles = re.findall(r"<figcaption><b>(.*?)</b> (.*?)</figcaption>", page)
+    named = {title: re.findall(r">(\w+)</span>", legend) for title, legend in titles}
+    assert named["components of the return, in training"] == ["terminal"]
+    assert named["its smaller components"] == ["pinch"]
+    assert "value" in named and "clip" not in named
+
+
 def test_only_pages_of_running_runs_reload(tmp_path):
     write_run(tmp_path / "run", (0.1, 0.2))
     for running in (True, False):

@@ -3,6 +3,7 @@ import io
 import re
 import sys
 
+import numpy as np
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
@@ -13,6 +14,7 @@ from jaxmarl_echelon.tracking.console import ConsoleSink
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
 from jaxmarl_echelon.tracking.dashboard import Dashboard, terminal_sink
 from jaxmarl_echelon.tracking.panels import colour_share, compose_dashboard, outcome_colour
+from jaxmarl_echelon.tracking.panels.history import draw_dots
 from jaxmarl_echelon.tracking.view import RunView
 
 
@@ -60,6 +62,56 @@ def test_a_resumed_view_knows_the_evaluations_before(tmp_path):
     view.write("eval_agg", 16_000, {"success_rate": 0.25, "avg_reward": 9.0}, 1.0)
     assert view.best == (12_000, 0.3)
     assert RunView(run_info(tmp_path), now=0.0).best is None
+
+
+def test_a_resumed_view_goes_on_with_courses_phases_and_outcomes(tmp_path):
+    table = CsvSink()
+    table.open(run_info(tmp_path))
+    write_updates(table, 1, 12)
+    for step, phase in ((10_000, 0), (11_000, 1), (12_000, 1), (13_000, 2)):
+        table.write("curriculum", step, {"current_stage": phase, "phase_name": f"spawn {phase}"})
+        table.write("episodes", step, {"outcome": f"outcome {phase}"})
+    table.close()
+    view = RunView(run_info(tmp_path, resume_step=12_000), now=0.0)
+    trend = view.trends["train/success_rate"]
+    assert trend.points(99) == [update / 40 for update in range(1, 13)]
+    assert (trend.first, trend.last) == (1_000, 12_000)
+    assert list(view.events) == [(11_000, "phase 0 -> 1")] and view.phase == ("1", "spawn 1")
+    assert list(view.recent) == ["outcome 0", "outcome 1", "outcome 1"]
+    assert view.value("losses/entropy") == 2.5 and "time/steps_per_second" not in view.latest
+
+
+def test_large_terminals_show_courses_of_training_and_evaluations(tmp_path):
+    text = "\n".join(picture(full_view(tmp_path), 200, 59))
+    for title in ("success", "return", "length"):
+        assert f"─ {title} ━ training ━ evaluation ─" in text
+    assert "─ value loss ─" in text
+    assert re.search(r"1\.00 k +12\.0 k", text) and re.search(r"│ 100 % ", text)
+    assert "━ evaluation" not in "\n".join(picture(full_view(tmp_path), 100, 29))
+    assert "━ evaluation" not in "\n".join(picture(RunView(run_info(tmp_path), 0.0), 200, 59))
+
+
+def test_dots_rise_from_the_lower_left_to_the_upper_right():
+    line = (np.array([0.0, 1.0]), np.array([0.0, 1.0]), "red")
+    lines = draw_dots([line], (0.0, 1.0), (0.0, 1.0), 2, 1)
+    assert [text.plain for text in lines] == ["⡠⠊"]
+    flat = (np.array([0.0, 1.0]), np.array([3.0, 3.0]), "red")
+    assert draw_dots([flat], (0.0, 1.0), (3.0, 3.0), 2, 1)[0].plain == "⠒⠒"
+
+
+def test_a_resized_terminal_is_cleared_before_the_next_frame(tmp_path):
+    console = make_console(100, 30, color_system=None)
+    sink = Dashboard(refresh_per_second=0.01, console=console)
+    sink.open(run_info(tmp_path))
+    clear = "\x1b[H\x1b[2J"
+    console.print("a line")
+    assert clear not in console.file.getvalue()
+    console.size = (80, 24)
+    console.print("another line")
+    assert console.file.getvalue().count(clear) == 1
+    console.print("a third line")
+    sink.close()
+    assert console.file.getvalue().count(clear) == 1
 
 
 def test_the_best_of_equally_successful_evaluations_is_that_of_the_highest_reward(tmp_path):

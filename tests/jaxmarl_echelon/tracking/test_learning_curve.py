@@ -35,10 +35,28 @@ def test_training_and_evaluations_are_drawn(tmp_path):
     assert colours(draw(tmp_path), plots.EVALUATION) == 0
 
 
-def test_a_run_without_files_draws_empty_axes(tmp_path):
+def titles(monkeypatch, folder, **settings):
+    """Titles of the panels of a learning curve."""
+    drawn = []
+    monkeypatch.setattr(plots.Figure, "savefig", lambda figure, path: drawn.extend(figure.axes))
+    draw(folder, **settings)
+    return [axes.get_title(loc="left") for axes in drawn]
+
+
+def test_a_run_that_has_just_begun_says_so(tmp_path):
     path = draw(tmp_path)
     assert colours(path, plots.TRAINING) == colours(path, plots.EVALUATION) == 0
-    assert colours(path, "#000000") > 100
+    assert colours(path, plots.PHASE) > 50
+
+
+def test_quantities_without_values_have_no_panel(tmp_path, monkeypatch):
+    (tmp_path / "metrics.csv").write_text("step,train/success_rate,losses/value,losses/kl\n10,nan,0.5,nan\n")
+    assert titles(monkeypatch, tmp_path) == ["value"]
+    (tmp_path / "eval.csv").write_text("step,avg_reward,success_rate\n0,1.5,nan\n")
+    assert titles(monkeypatch, tmp_path) == ["return", "value"]
+    assert titles(monkeypatch, tmp_path, score=None) == ["return", "value"]
+    (tmp_path / "eval.csv").write_text("step,avg_reward,success_rate\n0,1.5,0.5\n")
+    assert titles(monkeypatch, tmp_path) == ["success rate", "return", "value"]
 
 
 def test_moving_mean_skips_gaps_and_keeps_constants():
@@ -65,8 +83,8 @@ def test_phase_transitions_are_lines_with_the_number_of_the_phase(tmp_path, monk
     monkeypatch.setattr(Axes, "annotate", lambda axes, text, place, **style: numbers.append((text, place[0])))
     phases(tmp_path, ["0.0", "0.0", "1.0", "nan", "", "1.0", "3.0", "2.0"])
     draw(tmp_path)
-    assert drawn == 2 * [(20, plots.PHASE), (60, plots.PHASE), (70, plots.BACK)]
-    assert numbers == 2 * [("1", 20), ("3", 60), ("2", 70)]
+    assert drawn == [(20, plots.PHASE), (60, plots.PHASE), (70, plots.BACK)]
+    assert numbers == [("1", 20), ("3", 60), ("2", 70)]
 
 
 def test_numbers_of_phases_do_not_overlap(tmp_path, monkeypatch):
@@ -74,7 +92,7 @@ def test_numbers_of_phases_do_not_overlap(tmp_path, monkeypatch):
     monkeypatch.setattr(Axes, "annotate", lambda axes, text, place, **style: numbers.append(text))
     phases(tmp_path, [f"{stage}.0" for stage in range(26)] + ["25.0"] * 400)
     draw(tmp_path)
-    assert numbers == 2 * ["1", "12", "23"]
+    assert numbers == ["1", "12", "23"]
 
 
 def test_transitions_change_the_picture_and_one_phase_does_not(tmp_path):

@@ -2,15 +2,17 @@
 
 from jaxmarl_echelon.envs.drive.codes import BIKE_LANE, CROSSWALK, EDGE, LANE, LINE
 from jaxmarl_echelon.envs.drive.view.frames import COLLISION, OFFROAD, SCORED, UNFINISHED
+from jaxmarl_echelon.palette import GOLD, GREEN, SKY, WINE
 
 PAPER, INK = "#f7f6f2", "#22262b"
 SCRIPTED = "#9aa0a6"
 OUTCOME_COLOURS = {
-    SCORED: "#2f9e44",
-    COLLISION: "#e03131",
-    OFFROAD: "#f08c00",
-    UNFINISHED: "#1c7ed6",
+    SCORED: GREEN,
+    COLLISION: WINE,
+    OFFROAD: GOLD,
+    UNFINISHED: SKY,
 }
+OUTCOME_MARKS = {SCORED: "*", COLLISION: "X", OFFROAD: "P", UNFINISHED: "s"}
 ROAD_COLOURS = {
     LANE: "#cfd4da",
     BIKE_LANE: "#c3dfc8",

@@ -1,34 +1,38 @@
 """Draws several episodes from above, as one PNG."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from jaxmarl_echelon.envs.drive.view.frames import OUTCOMES, DriveEpisode
-from jaxmarl_echelon.envs.drive.view.palette import OUTCOME_COLOURS, SCRIPTED
-from jaxmarl_echelon.envs.viewing.panels import add_legend, make_panels
+from jaxmarl_echelon.envs.drive.view.palette import OUTCOME_COLOURS, OUTCOME_MARKS, SCRIPTED
+from jaxmarl_echelon.envs.viewing.panels import add_legend, make_panels, title_panel
 
 
-def save_drive_picture(path: str | Path, episodes: Sequence[DriveEpisode], title: str) -> None:
+def save_drive_picture(
+    path: str | Path, episodes: Mapping[int, DriveEpisode], title: str, chosen: int
+) -> None:
     """Draws the trajectories of all learners, one panel per episode.
 
-    A box marks a start, a line the path of the first attempt, and a circle a goal; colours show the outcome.
+    A filled box marks a learner's start, a line the path of the first attempt, a mark its end, and a circle a
+    goal; colours show the outcome. Scripted bodies are grey outlines.
 
     Args:
       path: file to write.
-      episodes: at least one.
+      episodes: by index, at least one.
       title: headline.
+      chosen: index of the episode whose title is emphasised.
     """
     from jaxmarl_echelon.envs.drive.view.road_drawing import draw_roads
 
-    figure, panels, _ = make_panels(len(episodes), (5.4, 5.2), title)
-    for index, (axes, episode) in enumerate(zip(panels, episodes, strict=True)):
+    figure, _, panels = make_panels(len(episodes), 1.0, title, lines=2)
+    for axes, (index, episode) in zip(panels, episodes.items(), strict=True):
         draw_roads(axes, episode.scene)
         _draw_bodies(axes, episode)
-        axes.set_title(f"episode {index}: {episode.kind}, {describe_outcomes(episode)}", fontsize=9)
-    handles = _make_handles()
-    add_legend(figure, handles, len(handles))
+        caption = f"episode {index}: {episode.kind}\n{describe_outcomes(episode)}"
+        title_panel(axes, caption, chosen=index == chosen)
+    add_legend(figure, _make_handles(), 7)
     figure.savefig(path)
 
 
@@ -50,7 +54,11 @@ def _draw_bodies(axes, episode: DriveEpisode) -> None:
         colour = OUTCOME_COLOURS[episode.outcome[slot]] if learner else SCRIPTED
         axes.add_patch(
             Polygon(
-                make_box_outlines(pose[:1, slot], size[slot][None])[0], color=colour, linewidth=0, zorder=3
+                make_box_outlines(pose[:1, slot], size[slot][None])[0],
+                facecolor=colour if learner else "none",
+                edgecolor=colour,
+                linewidth=0.8,
+                zorder=3,
             )
         )
         if not learner:
@@ -58,6 +66,9 @@ def _draw_bodies(axes, episode: DriveEpisode) -> None:
         first = episode.states.record.first[:, slot] & episode.states.alive[:, slot]
         end = int(np.argmin(first)) if not first.all() else len(first)
         axes.plot(*pose[:end, slot, :2].T, color=colour, linewidth=1.1, zorder=4)
+        mark = OUTCOME_MARKS[episode.outcome[slot]]
+        style = {"markersize": 8, "markeredgecolor": "white", "zorder": 5}
+        axes.plot(*pose[max(end - 1, 0), slot, :2], mark, color=colour, **style)
         goal = episode.states.goal[0, slot]
         axes.add_patch(Circle(goal, 2.0, fill=False, color=colour, linewidth=1.2, zorder=4))
 
@@ -66,7 +77,12 @@ def _make_handles() -> list:
     """Returns the entries of the legend."""
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], color=colour, label=name) for name, colour in OUTCOME_COLOURS.items()]
-    handles.append(Line2D([], [], color=SCRIPTED, marker="s", linestyle="none", label="scripted"))
+    handles = [
+        Line2D([], [], color=colour, label=name, marker=OUTCOME_MARKS[name], markeredgecolor="white")
+        for name, colour in OUTCOME_COLOURS.items()
+    ]
+    for label, fill in (("learner", "full"), ("scripted", "none")):
+        style = {"marker": "s", "fillstyle": fill, "linestyle": "none"}
+        handles.append(Line2D([], [], color="#555555" if fill == "full" else SCRIPTED, label=label, **style))
     goal = Line2D([], [], color="#555555", marker="o", fillstyle="none", linestyle="none", label="goal")
     return [*handles, goal]

@@ -7,6 +7,7 @@ import numpy as np
 from jaxmarl_echelon.envs.drive import codes
 from jaxmarl_echelon.envs.drive.bank import SceneBank
 from jaxmarl_echelon.envs.drive.view.palette import INK, PAPER, ROAD_COLOURS, ROAD_WIDTHS, SCRIPTED
+from jaxmarl_echelon.palette import SERIES
 
 # Matplotlib is imported only where something is drawn, so that training starts without it.
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 
 SIGN = "#c92a2a"
 WALKER = "#b5651d"
-LEARNERS = ("#1f77b4", "#e8590c", "#2b8a3e", "#862e9c", "#0b7285", "#c2255c", "#5c940d", "#364fc7")
 
 
 def make_box_outlines(pose: np.ndarray, size: np.ndarray) -> np.ndarray:
@@ -59,7 +59,7 @@ def _choose_colours(scene: SceneBank) -> list[str]:
     """Returns a colour for each slot: distinct for learners, brown for pedestrians, grey for other bodies."""
     others = np.where(scene.type == codes.PEDESTRIAN, WALKER, SCRIPTED).tolist()
     for slot in np.flatnonzero(scene.learner):
-        others[slot] = LEARNERS[slot % len(LEARNERS)]
+        others[slot] = SERIES[slot % len(SERIES)]
     return others
 
 

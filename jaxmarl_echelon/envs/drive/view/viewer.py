@@ -12,7 +12,7 @@ from jaxmarl_echelon.envs.drive.view.animation import save_drive_gif
 from jaxmarl_echelon.envs.drive.view.frames import DriveEpisode, take_drive_snapshot
 from jaxmarl_echelon.envs.drive.view.picture import save_drive_picture
 from jaxmarl_echelon.envs.drive.view.replay import save_drive_replay
-from jaxmarl_echelon.envs.viewing.panels import MOST_PANELS
+from jaxmarl_echelon.envs.viewing.panels import choose_panels
 
 _SHOWN = ("score", "collision", "offroad", "dnf")
 
@@ -39,11 +39,14 @@ class DriveViewer(base.Viewer):
 
     def picture(self, path: Path, evaluation) -> None:
         """Draws the first episodes of an evaluation, one panel each, as a PNG."""
-        count = min(MOST_PANELS, len(evaluation.length))
-        shown = [self._episode(evaluation, index) for index in range(count)]
+        self.picture_with(path, evaluation, 0)
+
+    def picture_with(self, path: Path, evaluation, episode: int) -> None:
+        """Draws the first episodes of an evaluation and the chosen one, one panel each, as a PNG."""
+        shown = {i: self._episode(evaluation, i) for i in choose_panels(len(evaluation.length), episode)}
         there = np.asarray(evaluation.present[VEHICLE_ROLE])
         rates = [f"{name} {np.asarray(evaluation.results[name])[there].mean():.2f}" for name in _SHOWN]
-        save_drive_picture(path, shown, f"{len(evaluation.length)} episodes: {', '.join(rates)}")
+        save_drive_picture(path, shown, f"{len(evaluation.length)} episodes: {', '.join(rates)}", episode)
 
     def animation(self, path: Path, evaluation, episode: int) -> None:
         """Draws one episode of an evaluation from above, as a GIF."""

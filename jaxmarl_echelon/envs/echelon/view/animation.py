@@ -109,10 +109,13 @@ def _draw_mechs(canvas: MapCanvas, episode: RecordedBattle, moment: int, now: Ba
         if not alive[mech]:
             canvas.box(position, half, fill=WRECK, outline=colour)
             continue
-        canvas.box(position, half, fill=colour, outline=_INK)
+        if episode.team[mech] == 0:
+            canvas.box(position, half, fill=colour, outline=_INK)
+        else:
+            canvas.box(position, half, fill=_PAPER, outline=colour, width=3)
         yaw = now.yaw[mech] * YAW_UNIT
         nose = position[:2] + 1.5 * half * np.array([np.cos(yaw), np.sin(yaw)])
-        canvas.line(position, nose, _PAPER)
+        canvas.line(position, nose, _PAPER if episode.team[mech] == 0 else colour)
         _draw_bars(canvas, position, half, int(now.hp[mech]), int(now.heat[mech]))
 
 

@@ -1,7 +1,9 @@
 """Viewer of mech battles: a picture of trajectories, an animation and an interactive replay."""
 
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,7 +15,27 @@ from jaxmarl_echelon.envs.echelon.view.palette import TEAM_COLOURS, terrain_imag
 from jaxmarl_echelon.envs.echelon.view.recorded_battle import RecordedBattle
 from jaxmarl_echelon.envs.echelon.view.replay import save_replay
 from jaxmarl_echelon.envs.echelon.view.snapshot import take_battle_snapshot
-from jaxmarl_echelon.envs.viewing.panels import MOST_PANELS, add_legend, make_panels
+from jaxmarl_echelon.envs.viewing.panels import add_legend, choose_panels, make_panels, title_panel
+
+_TITLE = 120
+
+
+class PanelStyle(NamedTuple):
+    """What the panels of a picture show.
+
+    Attributes:
+      mark: `(axes, episode)` draws the objectives.
+      caption: `(episode) -> str`, title of an episode's panel.
+      legend: `() -> handles`, legend entries of `mark`.
+      columns: most panels in a row.
+      lines: of the captions.
+    """
+
+    mark: Callable
+    caption: Callable
+    legend: Callable
+    columns: int = 3
+    lines: int = 2
 
 
 class BattleViewer(base.Viewer):
@@ -41,11 +63,16 @@ class BattleViewer(base.Viewer):
 
     def picture(self, path: Path, evaluation) -> None:
         """Draws the first episodes of an evaluation, one panel each, as a PNG."""
+        self.picture_with(path, evaluation, 0)
+
+    def picture_with(self, path: Path, evaluation, episode: int) -> None:
+        """Draws the first episodes of an evaluation and the chosen one, one panel each, as a PNG."""
         results = [self._result(evaluation, index) for index in range(len(evaluation.length))]
         often = sorted(sorted(set(results)), key=results.count, reverse=True)
-        title = ", ".join(f"{results.count(result)} {result}" for result in often)
-        shown = [self._episode(evaluation, index) for index in range(min(MOST_PANELS, len(results)))]
-        save_picture(path, shown, f"{len(results)} episodes: {title}")
+        counts = ", ".join(f"{results.count(result)} {result}" for result in often)
+        title = "\n".join(textwrap.wrap(f"{len(results)} episodes: {counts}", _TITLE))
+        shown = {i: self._episode(evaluation, i) for i in choose_panels(len(results), episode)}
+        save_picture(path, shown, title, episode)
 
     def animation(self, path: Path, evaluation, episode: int) -> None:
         """Draws one episode of an evaluation from above, as a GIF."""
@@ -78,32 +105,29 @@ class BattleViewer(base.Viewer):
 
 def save_picture(
     path: str | Path,
-    episodes: Sequence[RecordedBattle],
+    episodes: Mapping[int, RecordedBattle],
     title: str,
-    mark: Callable | None = None,
-    caption: Callable | None = None,
-    legend: Callable | None = None,
-    text_size: float = 10.0,
+    chosen: int,
+    style: PanelStyle | None = None,
 ) -> None:
     """Draws the trajectories of all mechs on their terrains, as a PNG.
 
-    A dot marks a start, a triangle a survivor, a cross a death; the circle is the zone.
+    A dot marks a start, a triangle a survivor, a cross a death; blue's are filled, red's outlined. The circle
+    is the zone.
 
     Args:
       path: file to write.
-      episodes: at least one; each gets a panel.
+      episodes: by index, at least one; each gets a panel.
       title: headline.
-      mark: `(axes, episode)` draws the objectives; by default the zone.
-      caption: `(episode) -> str`, title of an episode's panel; by default its result and score.
-      legend: `() -> handles`, legend entries of `mark`; by default of the zone.
-      text_size: font size of captions, points.
+      chosen: index of the episode whose title is emphasised.
+      style: what panels show; by default zone, result and score.
     """
-    mark, caption, legend = mark or _mark_zone, caption or _caption, legend or _zone_handles
-    figure, panels, columns = make_panels(len(episodes), (5.2, 5.4), title)
-    for index, (axes, episode) in enumerate(zip(panels, episodes, strict=True)):
-        _draw_panel(axes, episode, mark)
-        axes.set_title(f"episode {index}: {caption(episode)}", fontsize=text_size)
-    add_legend(figure, [*_team_handles(), *legend()], 3 * columns)
+    style = style or PanelStyle(_mark_zone, _caption, _zone_handles)
+    figure, _, panels = make_panels(len(episodes), 1.0, title, columns=style.columns, lines=style.lines)
+    for axes, (index, episode) in zip(panels, episodes.items(), strict=True):
+        _draw_panel(axes, episode, style.mark)
+        title_panel(axes, f"episode {index}: {style.caption(episode)}", chosen=index == chosen)
+    add_legend(figure, [*_team_handles(), *style.legend()], 6)
     figure.savefig(path)
 
 
@@ -122,11 +146,16 @@ def _draw_panel(axes, episode: RecordedBattle, mark: Callable) -> None:
         colour, died = TEAM_COLOURS[episode.team[mech]], episode.deaths[:, mech]
         end = int(np.argmax(died)) if died.any() else episode.last
         path = episode.position[: end + 1, mech]
-        axes.plot(path[:, 0], path[:, 1], color=colour, linewidth=0.9, alpha=0.85)
-        axes.plot(*path[0, :2], "o", color=colour, markersize=3)
-        style = dict(marker="X" if died[end] else "^", markersize=7, markeredgecolor="black")
-        axes.plot(*path[-1, :2], color=colour, **style)
-    axes.set(xlim=(0, columns), ylim=(0, rows), aspect="equal")
+        axes.plot(path[:, 0], path[:, 1], color=colour, linewidth=1.2, alpha=0.9)
+        axes.plot(*path[0, :2], "o", color=colour, markersize=3.5)
+        first = episode.team[mech] == 0
+        style = {
+            "markerfacecolor": colour if first else "white",
+            "markeredgecolor": "black" if first else colour,
+        }
+        mark = "X" if died[end] else "^"
+        axes.plot(*path[-1, :2], mark, markersize=9, markeredgewidth=0.8 if first else 1.8, zorder=4, **style)
+    axes.set(xlim=(0, columns), ylim=(0, rows), aspect="equal", xticks=[], yticks=[])
 
 
 def _caption(episode: RecordedBattle) -> str:
@@ -148,9 +177,10 @@ def _team_handles() -> list:
     """Returns legend entries of teams, starts and ends."""
     from matplotlib.lines import Line2D
 
-    handles = [
-        Line2D([], [], color=colour, label=team) for team, colour in zip(TEAMS, TEAM_COLOURS, strict=True)
-    ]
+    handles = []
+    for team, colour, face in zip(TEAMS, TEAM_COLOURS, (TEAM_COLOURS[0], "white"), strict=True):
+        style = {"marker": "^", "markersize": 9, "markerfacecolor": face, "markeredgecolor": colour}
+        handles.append(Line2D([], [], color=colour, label=team, **style))
     for marker, label in (("o", "start"), ("^", "alive at the end"), ("X", "destroyed")):
         handles.append(Line2D([], [], color="#555555", marker=marker, linestyle="none", label=label))
     return handles

@@ -11,9 +11,11 @@ function element(tag, className, parent, text = "") {
 }
 
 /** A row of the side panel: a coloured mark and a text. */
-function markedRow(parent, colour, text, onClick) {
+function markedRow(parent, colour, text, onClick, filled = true) {
   const row = element("button", "row", parent);
-  element("i", "", row).style.background = colour;
+  const mark = element("i", "", row).style;
+  mark.background = filled ? colour : "transparent";
+  mark.boxShadow = `inset 0 0 0 2px ${colour}`;
   const label = element("span", "", row, text);
   row.onclick = onClick;
   return { row, label };

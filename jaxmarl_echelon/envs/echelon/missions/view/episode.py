@@ -9,11 +9,12 @@ from jaxmarl_echelon.envs.echelon.battle.state import NO_MECH, TEAMS
 from jaxmarl_echelon.envs.echelon.missions.view.frames import PERCENT, REWARD_GROUPS
 from jaxmarl_echelon.envs.echelon.missions.view.words import order_in_words
 from jaxmarl_echelon.envs.echelon.view.recorded_battle import RecordedBattle
+from jaxmarl_echelon.palette import GOLD, GREEN, NEUTRAL, PURPLE, SKY
 
 # Colours of `REWARD_GROUPS`.
-FAMILY_COLOURS = ("#6c8ebf", "#d79b00", "#4a8f5c", "#9673a6", "#7f7f7f")
+FAMILY_COLOURS = (SKY, GOLD, GREEN, PURPLE, NEUTRAL)
 # Colours of status reports: green, yellow, red.
-STATUS_COLOURS = ("#37b24d", "#f0b429", "#e03131")
+STATUS_COLOURS = ("#4dd199", "#f0c419", "#a01030")
 _GREEN, _YELLOW = 2 / 3, 1 / 3
 
 

@@ -16,13 +16,13 @@ from jaxmarl_echelon.envs.echelon.missions.view.frames import REWARD_GROUPS, mak
 from jaxmarl_echelon.envs.echelon.view.animation import draw_fight, save_battle_gif
 from jaxmarl_echelon.envs.echelon.view.palette import TEAM_COLOURS
 from jaxmarl_echelon.envs.echelon.view.replay import save_replay
-from jaxmarl_echelon.envs.echelon.view.viewer import BattleViewer, save_picture
+from jaxmarl_echelon.envs.echelon.view.viewer import BattleViewer, PanelStyle, save_picture
 from jaxmarl_echelon.envs.viewing.canvas import MapCanvas
-from jaxmarl_echelon.envs.viewing.panels import MOST_PANELS
+from jaxmarl_echelon.envs.viewing.panels import choose_panels
 
 HEADER = 58
-# Captions: font size in points, and characters per line.
-_TEXT_SIZE, _LINE = 8.0, 84
+# Characters per line of captions.
+_LINE = 84
 # Decisions between two reports shown in a picture.
 _OFTEN = 8
 _INK, _TRACK = "#1c1c1c", "#8a8a8a"
@@ -49,13 +49,14 @@ class MissionViewer(BattleViewer):
         self.snapshot = make_mission_snapshot(env.teams, env.battle_params)
         self.verbs, self.ground = env.registry.names, env.ground
 
-    def picture(self, path: Path, evaluation) -> None:
-        """Draws the first episodes of an evaluation, one panel each, as a PNG."""
-        shown = [self._episode(evaluation, i) for i in range(min(MOST_PANELS, len(evaluation.length)))]
+    def picture_with(self, path: Path, evaluation, episode: int) -> None:
+        """Draws the first episodes of an evaluation and the chosen one, one panel each, as a PNG."""
+        number = len(evaluation.length)
+        shown = {i: self._episode(evaluation, i) for i in choose_panels(number, episode)}
         success = [float(np.mean(evaluation.results[name])) for name in (SCORE, RED_SCORE)]
         means = ", ".join(f"{team} {value:.2f}" for team, value in zip(TEAMS, success, strict=True))
-        title = f"{len(evaluation.length)} episodes: mean success {means}"
-        save_picture(path, shown, title, _mark_orders, _caption, _handles, _TEXT_SIZE)
+        style = PanelStyle(_mark_orders, _caption, _handles, columns=2, lines=4)
+        save_picture(path, shown, f"{number} episodes: mean success {means}", episode, style)
 
     def animation(self, path: Path, evaluation, episode: int) -> None:
         """Draws one episode of an evaluation from above, as a GIF."""

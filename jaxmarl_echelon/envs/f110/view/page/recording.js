@@ -35,6 +35,11 @@ class Recording extends FlatRecording {
     return passed > 0 ? Math.hypot(to[0] - from[0], to[1] - from[1]) / passed : 0;
   }
 
+  /** Number of the lap that a car is driving, from 1. */
+  currentLap(frame, car) {
+    return Math.floor(Math.max(this.progress[frame * this.bodies + car], 0) / this.lap) + 1;
+  }
+
   /** Whether a cell of the map, counted from the lower left by rows, is a wall. */
   isWall(cell) {
     return ((this.walls[cell >> 3] >> (cell & 7)) & 1) === 1;

@@ -5,7 +5,7 @@ class View extends FlatView {
     super(recording, player);
     this.map = this.drawMap();
     this.rows = Array.from({ length: recording.bodies }, (_, car) =>
-      markedRow(byId("cars"), recording.colour(car), "", () => player.follow(car)));
+      markedRow(byId("cars"), recording.colour(car), "", () => player.follow(car), recording.filled[car]));
   }
 
   /** The map as an image of one pixel per cell; its first row is the northernmost. */
@@ -37,7 +37,8 @@ class View extends FlatView {
     for (let car = 0; car < recording.bodies; car++) this.drawCar(moment, frame, car, car === followed);
     this.rows.forEach(({ row, label }, car) => {
       row.classList.toggle("followed", car === followed);
-      label.textContent = `car ${car}   ${recording.speed(frame, car).toFixed(1)} m/s`;
+      const lap = recording.lap ? `   lap ${recording.currentLap(frame, car)}` : "";
+      label.textContent = `${recording.names[car]}   ${recording.speed(frame, car).toFixed(1)} m/s${lap}`;
     });
   }
 
@@ -55,14 +56,16 @@ class View extends FlatView {
     const { context, recording } = this;
     const [length, width] = recording.size;
     this.within(recording.poseBetween(moment, car), () => {
-      context.lineWidth = (isFollowed ? 3 : 1) * this.pixel;
-      context.strokeStyle = recording.colours.ink;
-      context.fillStyle = recording.colour(car);
+      const filled = recording.filled[car];
+      context.lineWidth = (isFollowed ? 4 : filled ? 1 : 2.5) * this.pixel;
+      context.strokeStyle = filled ? recording.colours.ink : recording.colour(car);
+      context.fillStyle = filled ? recording.colour(car) : recording.colours.paper;
       context.fillRect(-length / 2, -width / 2, length, width);
       context.strokeRect(-length / 2, -width / 2, length, width);
       const steer = recording.steer[frame * recording.bodies + car];
       const [ahead, aside] = [0.25 * length * Math.cos(steer), 0.25 * length * Math.sin(steer)];
       context.lineWidth = 3 * this.pixel;
+      context.strokeStyle = recording.colours.ink;
       this.line([0.35 * length - ahead, -aside], [0.35 * length + ahead, aside]);
     });
   }
