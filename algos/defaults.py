@@ -1,4 +1,4 @@
-"""Defaults of settings, which stand once: in the YAML files of `conf/`, beside their explanations."""
+"""Defaults of settings, which stand once: in the YAML files of `conf/`, with their explanations."""
 
 import contextlib
 import functools

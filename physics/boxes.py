@@ -17,6 +17,20 @@ def corners_of_box(pose: jax.Array, length: float | jax.Array, width: float | ja
     return _placed(pose, length / 2, width / 2, np.array([-1, -1, 1, 1]), np.array([1, -1, -1, 1]))
 
 
+def box_corners(pose: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """Returns the corners `[..., 4, 2]` of boxes, counter-clockwise from the front left, in NumPy.
+
+    Args:
+      pose: x, y, heading, `[..., 3]`.
+      size: length and width, `[..., 2]`.
+    """
+    cos, sin = np.cos(pose[..., 2, None]), np.sin(pose[..., 2, None])
+    along = size[..., :1] / 2 * np.array([1, -1, -1, 1])
+    across = size[..., 1:] / 2 * np.array([1, 1, -1, -1])
+    x, y = pose[..., :1] + cos * along - sin * across, pose[..., 1:2] + sin * along + cos * across
+    return np.stack([x, y], axis=-1)
+
+
 def boxes_overlap(
     pose_a: jax.Array, size_a: jax.Array, pose_b: jax.Array, size_b: jax.Array, xp: Any = jnp
 ) -> jax.Array:

@@ -22,10 +22,10 @@ import jaxmarl_echelon as je
 from algos import compiler
 from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.envs.f110.starts.spawns import BUILT_IN
-from jaxmarl_echelon.envs.viewing.canvas import box_corners
 from jaxmarl_echelon.palette import ATTACKER, DEFENDER
 from jaxmarl_echelon.training.acting.controllers import find_script, make_script_controller
 from jaxmarl_echelon.training.program.evaluation import Evaluation, evaluation_params, play_episodes
+from physics.boxes import box_corners
 from physics.single_track import limo_car
 
 ROOT = Path(__file__).resolve().parent.parent.parent

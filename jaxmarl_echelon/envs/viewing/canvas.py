@@ -50,15 +50,3 @@ class MapCanvas:
         x, y = self.pixel(center)
         reach = half * self.scale
         return x - reach, y - reach, x + reach, y + reach
-
-
-def box_corners(pose: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """Returns the corners `[4, 2]` of a box, from the rear left counterclockwise.
-
-    Args:
-      pose: x, y, heading.
-      size: length and width.
-    """
-    ahead = np.array([np.cos(pose[2]), np.sin(pose[2])]) * size[0] / 2
-    left = np.array([-np.sin(pose[2]), np.cos(pose[2])]) * size[1] / 2
-    return pose[:2] + np.stack([-ahead + left, -ahead - left, ahead - left, ahead + left])

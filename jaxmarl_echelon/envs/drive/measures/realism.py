@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxmarl_echelon.envs.drive.state import DT
 from physics.angles import wrap_angle_by_remainder
+from physics.boxes import box_corners
 
 ROUNDING = 0.7
 MOST_TIME = 5.0
@@ -84,15 +85,6 @@ def rounded_distance(
     depth = np.max(np.stack([_separation(pose, first, second), _separation(other, second, first)]), axis=0)
     apart = np.minimum(_to_sides(first, second), _to_sides(second, first))
     return np.where(depth > 0, apart, depth) - radius - other_radius
-
-
-def box_corners(pose: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """Corners `[..., 4, 2]` of boxes with poses `[..., 3]` and sizes `[..., 2]`, counter-clockwise."""
-    cos, sin = np.cos(pose[..., 2, None]), np.sin(pose[..., 2, None])
-    along = size[..., :1] / 2 * np.array([1, -1, -1, 1])
-    across = size[..., 1:] / 2 * np.array([1, 1, -1, -1])
-    x, y = pose[..., :1] + cos * along - sin * across, pose[..., 1:2] + sin * along + cos * across
-    return np.stack([x, y], axis=-1)
 
 
 def _separation(pose: np.ndarray, own: np.ndarray, points: np.ndarray) -> np.ndarray:

@@ -17,6 +17,7 @@ from jaxmarl_echelon.envs.drive.codes import EDGE
 from jaxmarl_echelon.envs.drive.measures import realism
 from jaxmarl_echelon.envs.drive.state import DriveState
 from jaxmarl_echelon.envs.drive.traffic.road_contacts import road_edge_distance
+from physics.boxes import box_corners
 from physics.segments import segments_between
 
 FIRST = 10  # sample at which rollouts begin
@@ -208,8 +209,6 @@ def _edge_distances(ends: jax.Array, there: jax.Array, points: jax.Array) -> jax
 def _beyond_edges(scene: SceneBank, pose: np.ndarray, size: np.ndarray) -> np.ndarray:
     """Largest signed distance `[T, F]` of the corners to their nearest road edges; nan for absent bodies."""
     there = np.isfinite(pose[..., 0])
-    corners = realism.box_corners(
-        np.where(there[..., None], pose, 0.0), np.broadcast_to(size, (*pose.shape[:2], 2))
-    )
+    corners = box_corners(np.where(there[..., None], pose, 0.0), np.broadcast_to(size, (*pose.shape[:2], 2)))
     found = np.asarray(_edge_distances(scene.segment, scene.segment_kind == EDGE, corners.astype(np.float32)))
     return np.where(there, found.max(-1), np.nan)

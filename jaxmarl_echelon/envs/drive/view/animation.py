@@ -16,8 +16,9 @@ from jaxmarl_echelon.envs.drive.view.palette import (
     SCRIPTED,
 )
 from jaxmarl_echelon.envs.drive.view.road_drawing import scene_extent
-from jaxmarl_echelon.envs.viewing.canvas import MapCanvas, box_corners
+from jaxmarl_echelon.envs.viewing.canvas import MapCanvas
 from jaxmarl_echelon.envs.viewing.gif import make_palette, save_gif
+from physics.boxes import box_corners
 
 SIDE = 640
 HEADER = 24
