@@ -16,6 +16,7 @@ from jaxmarl_echelon.envs.check_env import check_env
 from jaxmarl_echelon.envs.f110 import race, settings
 from jaxmarl_echelon.envs.f110.scripts.controllers import make_pursuit_driver
 from jaxmarl_echelon.envs.f110.starts.spawns import follow_centerline
+from jaxmarl_echelon.envs.settings import unflatten_settings
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 load = functools.cache(OmegaConf.load)
@@ -290,7 +291,7 @@ def test_a_given_centreline_replaces_a_refused_one(tmp_path, monkeypatch):
 
 def race_maps(**given):
     """The maps' settings, and the maps, which all have a closed line."""
-    chosen = settings.RaceMaps(**given)
+    chosen = unflatten_settings(settings.RaceSettings, given).maps
     maps = chosen.load()
     settings.require_lines(maps, "racing needs", closed=True)
     return chosen, maps
