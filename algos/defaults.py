@@ -11,7 +11,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError
 
 T = TypeVar("T", bound=Callable)
-HYDRA_KEYS = ("_target_", "_convert_", "defaults")
+HYDRA_KEYS = ("_target_", "_convert_", "defaults", "hydra")
 
 
 class _FromFile:
@@ -41,21 +41,25 @@ def config_directory() -> Path:
 
 @functools.cache
 def read_defaults(file: str) -> Mapping[str, Any]:
-    """Returns the values of `conf/FILE.yaml`, lists as tuples.
+    """Returns the values of `conf/FILE.yaml` and of the files of its folder that it begins with.
 
-    Values that refer to other files, such as `${precision}`, are left out.
+    Lists are tuples. Values that refer to other folders, such as `${precision}`, are left out.
 
     Args:
       file: the file and, after a colon, the block of it to return: `algo/ppo`, `algo/ppo:core`.
     """
     name, _, block = file.partition(":")
-    node = OmegaConf.load(config_directory() / f"{name}.yaml")
+    path = config_directory() / f"{name}.yaml"
+    node = cast(DictConfig, OmegaConf.load(path))
+    bases = [one for one in node.get("defaults", ()) if (path.parent / f"{one}.yaml").is_file()]
     values = cast(DictConfig, OmegaConf.select(node, block) if block else node)
     found = {}
-    for key in values:
+    for base in bases:
+        found |= read_defaults(str(Path(name).with_name(base)) + (f":{block}" if block else ""))
+    for key in (key for key in values if key not in HYDRA_KEYS):
         with contextlib.suppress(InterpolationKeyError):
             found[key] = _freeze(values[key])
-    return {key: value for key, value in found.items() if key not in HYDRA_KEYS}
+    return found
 
 
 def _freeze(value: Any) -> Any:

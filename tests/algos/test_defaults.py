@@ -1,6 +1,8 @@
 """Settings made in Python have the values of the YAML files, which list every setting."""
 
 import dataclasses
+import subprocess
+import sys
 
 import pytest
 from omegaconf import OmegaConf
@@ -43,6 +45,17 @@ def test_a_file_makes_the_settings_that_python_makes(file):
     given = {key: value for key, value in read_defaults(file).items() if "${" not in str(value)}
     assert FILES[file](**given) == FILES[file]()
     assert FROM_FILE not in vars(FILES[file]()).values()
+
+
+def test_values_that_need_a_composed_configuration_are_left_out():
+    """In a process of its own: Hydra registers resolvers when it composes."""
+    code = "from algos.defaults import read_defaults as read; print(read('config')['window'], len(read('algo/ppo')))"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == [
+        str(read_defaults("config")["window"]),
+        str(len(read_defaults("algo/ppo"))),
+    ]
+    assert "compute_dtype" not in read_defaults("algo/ppo")
 
 
 def test_given_values_win_over_those_of_the_file():
