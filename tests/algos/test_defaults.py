@@ -49,7 +49,7 @@ def test_a_file_makes_the_settings_that_python_makes(file):
 
 def test_values_that_need_a_composed_configuration_are_left_out():
     """In a process of its own: Hydra registers resolvers when it composes."""
-    code = "from algos.defaults import read_defaults as read; print(read('config')['window'], len(read('algo/ppo')))"
+    code = "from algos.defaults import read_defaults as f; print(f('config')['window'], len(f('algo/ppo')))"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.split() == [
         str(read_defaults("config")["window"]),
