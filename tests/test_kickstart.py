@@ -13,7 +13,6 @@ import numpy as np
 import probes
 import pytest
 from compiled_once import Once
-from marked import thorough
 
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon import checkpoints, command_line, train
@@ -122,9 +121,8 @@ def answers(program, state):
     return jax.tree.map(lambda x: x[:, :, 0], said)
 
 
-@pytest.mark.parametrize(
-    ("algo", "shards"), [thorough("ppo", 1), thorough("ppo_gaussian", 2), ("ppo_rnn", 1)]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize(("algo", "shards"), [("ppo", 1), ("ppo_gaussian", 2), ("ppo_rnn", 1)])
 def test_a_student_does_what_its_script_does(algo, shards):
     """In several runs at once; that the script forgets its count with each episode is what makes it right.
 

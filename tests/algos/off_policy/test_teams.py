@@ -54,6 +54,7 @@ def test_independent_learners_average_over_what_the_others_do():
     assert action[0, 0] == 0
 
 
+@pytest.mark.thorough
 def test_sums_of_values_fit_a_payoff_as_well_as_sums_can():
     """The least-squares sum for 0, 1, 1, 8 is -3/2, 5/2, 5/2, 13/2, and 13/2 is less than the safe 7."""
     start, table, _, action = learnt(VDNConfig, team_reward="mean")

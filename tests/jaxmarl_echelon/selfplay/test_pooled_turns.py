@@ -186,6 +186,7 @@ def test_a_run_keeps_whole_games_of_each_opponent(run):
     assert (np.asarray(run.states[-1].pool.distinct)[4] < 1).all()
 
 
+@pytest.mark.thorough
 def test_kuhn_is_learnt_against_a_pool():
     """Its exact NashConv, .917 for uniform play, falls below a third of that."""
     small_steps = {"learning_rate": 5e-3, "adam_beta1": 0.0, "entropy_coefficient": 0.2}

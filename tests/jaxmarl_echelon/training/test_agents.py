@@ -326,7 +326,7 @@ def seen_as(learner, dtype):
     return config, run.policies[ROLE], reports.metrics
 
 
-@pytest.mark.parametrize("learner", mark_others(SEEN, "sac"))
+@pytest.mark.parametrize("learner", mark_others(SEEN, "ppo_rnn"))
 def test_bytes_are_learnt_from_like_the_same_numbers_in_float32(learner):
     runs = [seen_as(learner, dtype)[1:] for dtype in (np.uint8, np.float32)]
     if learner == "sac":
@@ -364,6 +364,7 @@ def test_bytes_stay_bytes_in_rollouts_and_batches(learner):
     assert kept.dtype == jnp.uint8 and kept.size == 8 * 8 * 6
 
 
+@pytest.mark.thorough
 def test_a_ring_of_bytes_takes_a_quarter():
     bytes_of = {}
     for dtype in (np.uint8, np.float32):

@@ -206,6 +206,7 @@ def require_returns_of_present(path, name):
     assert len(columns["length"]) > 4 and (columns[name] == 6.0).all()
 
 
+@pytest.mark.thorough
 def test_a_group_counts_sound_episodes(tmp_path):
     members = [
         vectorized_runs.Member(f"seed_{seed}", "one", configure(Sick(), seed=seed), {}) for seed in (0, 1)

@@ -86,7 +86,7 @@ def run_of(env, algo, updates=3, num_envs=4, **changes):
     )
 
 
-@pytest.mark.parametrize("learner", [thorough(ppo), thorough(a2c), ppo_segments, sac])
+@pytest.mark.parametrize("learner", [thorough(ppo), thorough(a2c), ppo_segments, thorough(sac)])
 def test_no_average_counts_a_slot_that_is_not_filled(learner, tmp_path):
     env = Walkers() if learner is sac else probes.Comings()
     config = run_of(env, learner(horizon=8))

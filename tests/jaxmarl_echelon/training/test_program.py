@@ -104,6 +104,7 @@ def values():
     return jax.device_get(learnt(np.arange(len(VALUES))))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("which", range(len(VALUES)), ids=[type(probe).__name__ for probe, _ in VALUES])
 def test_values_of_probes(values, which):
     seen, expected = zip(*((i, x) for i, x in enumerate(VALUES[which][1]) if x is not None), strict=True)

@@ -68,7 +68,7 @@ def constants(text):
         yield math.prod(int(size) for size in shape.split("x") if size) * max(bits, 8) // 8
 
 
-@pytest.mark.parametrize("job", mark_others(JOBS, "f110", "race"))
+@pytest.mark.parametrize("job", mark_others(JOBS, "race"))
 def test_no_large_constant_stands_in_a_lowered_program(job):
     program = program_of(*JOBS[job])
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(program.world.env))

@@ -7,7 +7,7 @@ import pytest
 from drive_runs import Programs, drive, programs, scripted
 from drive_scenes import bank_of, scene, small_bank
 
-from jaxmarl_echelon.envs.check_env import check_env
+from jaxmarl_echelon.envs.check_env import check_env, check_traces
 from jaxmarl_echelon.envs.drive.observing import features
 from jaxmarl_echelon.envs.drive.rewards import make_reward
 
@@ -33,8 +33,13 @@ def rich():
     return Programs(env)
 
 
+@pytest.mark.thorough
 def test_the_environment_keeps_the_contract():
     check_env(programs().env, steps=95, plain=False)
+
+
+def test_the_environment_is_traced_as_the_contract_says():
+    check_traces(programs().env)
 
 
 @pytest.mark.parametrize("others", ["idm", "replay", "static"])
