@@ -190,6 +190,7 @@ def problem_of_recipe(words, others):
     return None if alone is None or any(fits) else alone
 
 
+@pytest.mark.thorough
 def test_the_overrides_of_recipes_compose(repository):
     rows = list(recipes(repository))
     assert sum(map(len, rows)) > 40

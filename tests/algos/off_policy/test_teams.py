@@ -63,6 +63,7 @@ def test_sums_of_values_fit_a_payoff_as_well_as_sums_can():
     assert action[0, 0] == 0 and action[2].tolist() == [1, 1]
 
 
+@pytest.mark.thorough
 def test_mixtures_of_values_fit_a_monotonic_payoff():
     """QMIX finds the 8 (Rashid et al. 2018, table 1)."""
     start, table, error, action = learnt(QMIXConfig, team_reward="mean")

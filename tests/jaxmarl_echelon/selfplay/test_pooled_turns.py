@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import struct
-from marked import thorough
 from played_runs import History, played
 
 from algos import collectives
@@ -368,7 +367,8 @@ def hasty_agent() -> Agent:
     )
 
 
-@pytest.mark.parametrize(("seats", "hold", "rows"), [(2, 2, 4), thorough(2, 1, 2), thorough(3, 2, 4)])
+@pytest.mark.thorough
+@pytest.mark.parametrize(("seats", "hold", "rows"), [(2, 2, 4), (2, 1, 2), (3, 2, 4)])
 def test_scores_are_means_over_seats(seats, hold, rows):
     """Its games as first last one ply, the others one or six; it wins exactly one of N that count."""
     pool = replace(POOL, shares={"mirror": 0.25, "pfsp": 0.75}, hold=hold, snapshot_every=3)

@@ -188,7 +188,8 @@ while True:
 
 
 @pytest.mark.parametrize(
-    ("target", "state"), [(0, "waits"), thorough(0, "computes"), thorough(1, "waits"), (1, "computes")]
+    ("target", "state"),
+    [(0, "waits"), thorough(0, "computes"), thorough(1, "waits"), thorough(1, "computes")],
 )
 def test_a_kill_ends_the_other_wherever_it_is(repository, target, state):
     """In a collective, or in the middle of something that never asks for the others."""
@@ -232,7 +233,9 @@ def wait_for_a_later_checkpoint(run: Path, step: int, hosts) -> None:
     raise AssertionError("no checkpoint within two minutes")
 
 
-@pytest.mark.parametrize(("number", "words"), [(1, "no answer within 2 s"), (0, "no start within 2 s")])
+@pytest.mark.parametrize(
+    ("number", "words"), [(1, "no answer within 2 s"), thorough(0, "no start within 2 s")]
+)
 def test_unreachable_processes_are_reported_in_one_line(repository, tmp_path, number, words):
     setting = joined(free_port(), number, initialization_timeout=2)
     where = tmp_path / "here"

@@ -133,7 +133,8 @@ def played_by(program, config, run):
     )
 
 
-@pytest.mark.parametrize("learner", [ppo, thorough(a2c), thorough(ppo_segments)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("learner", [ppo, a2c, ppo_segments])
 def test_a_final_reward_reaches_the_last_decision_of_an_agent_that_is_out(learner):
     """The second agent's only decision is rewarded three steps later, always after the rollout: the critic
     values its observation at that time.

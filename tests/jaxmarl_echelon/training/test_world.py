@@ -88,6 +88,7 @@ def equations(jaxpr):
     return sum(1 + sum(map(equations, jaxprs_in_params(one.params))) for one in jaxpr.eqns)
 
 
+@pytest.mark.thorough
 def test_the_program_does_not_depend_on_the_number_of_maps():
     few, many = (
         equations(traced("update", *overrides).jaxpr.jaxpr) for overrides in (JOBS["race"], MORE_MAPS)
