@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from algos.defaults import config_directory
@@ -70,13 +71,8 @@ class Sources:
 
         A configuration file declares them without its group: `# keys of your own below: NAME, NAME`.
         """
-        found = set()
-        for folder in self.directories():
-            for path in folder.rglob("*.yaml"):
-                group = path.relative_to(folder).parts[:-1][:1]
-                for names in re.findall(r"^# keys of your own below: (.*)$", path.read_text(), re.MULTILINE):
-                    found |= {".".join([*group, name.strip()]) for name in names.split(",")}
-        return tuple(sorted(found))
+        own = () if self.folder is None else _find_open_keys(self.folder)
+        return tuple(sorted({*_find_packaged_keys(), *own}))
 
     def main_folder(self) -> Path:
         """Returns the folder of the main configuration."""
@@ -89,3 +85,19 @@ class Sources:
         others = [str(folder) for folder in self.directories() if folder != self.main_folder()]
         quoted = [path.replace("\\", "\\\\").replace("'", "\\'") for path in others]
         return [f"hydra.searchpath=['file://{path}']" for path in quoted]
+
+
+def _find_open_keys(folder: Path) -> set[str]:
+    """Reads the files of a folder for the keys of `Sources.open_keys`."""
+    found = set()
+    for path in folder.rglob("*.yaml"):
+        group = path.relative_to(folder).parts[:-1][:1]
+        for names in re.findall(r"^# keys of your own below: (.*)$", path.read_text(), re.MULTILINE):
+            found |= {".".join([*group, name.strip()]) for name in names.split(",")}
+    return found
+
+
+@cache
+def _find_packaged_keys() -> frozenset[str]:
+    """Reads the hundreds of packaged files once per process."""
+    return frozenset(_find_open_keys(config_directory()))

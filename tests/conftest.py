@@ -1,17 +1,13 @@
 """Settings and fixtures shared by all tests."""
 
 import atexit
-import functools
 import gc
 import importlib.util
-import io
 import mmap
 import os
-import pickle
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
 
 # As commands do (`jaxmarl_echelon.command_line.GC_THRESHOLDS`), but before anything is imported.
 gc.set_threshold(200_000, 50, 1_000)
@@ -47,43 +43,15 @@ os.environ["XLA_FLAGS"] = " ".join([*(flag for flag in known_flags(QUICK) if fla
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-# Without a lower bound: most programs of tests compile in less, and workers, files and the processes that
-# tests start share thousands.
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+# Below a second, as most programs of tests compile in less, and workers, files and the processes that tests
+# start share them; but to write one takes as long as to compile a single operation.
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
 import jax  # noqa: E402
-from jax._src.interpreters import mlir  # noqa: E402
 
 CACHE = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(REPOSITORY / ".cache" / "jax"))
 
 jax.config.update("jax_compilation_cache_dir", CACHE)
-# jax lowers each program in a context of its own, with dozens of dialects to load, and keeps it as long as
-# the program: beside thousands of them making one more takes several times as long as lowering an operation.
-# One does for all; where jax has moved the function, tests only take a fifth longer.
-if hasattr(mlir, "make_ir_context"):
-    mlir.make_ir_context = functools.cache(mlir.make_ir_context)
-
-
-def load_once(load):
-    """`OmegaConf.load` that parses what a text says once, and reads the text every time."""
-    parsed = {}
-
-    def loaded(file):
-        if isinstance(file, str | Path):
-            with open(file, encoding="utf-8") as opened:
-                return loaded(opened)
-        text = file.read()
-        if text not in parsed:
-            stream = io.StringIO(text)
-            stream.name = getattr(file, "name", "<file>")  # for messages
-            parsed[text] = pickle.dumps(load(stream))
-        return pickle.loads(parsed[text])
-
-    return loaded
-
-
-# Composing a configuration reads some fifteen files, and to parse them takes a third of its time.
-OmegaConf.load = staticmethod(load_once(OmegaConf.load))
 # Each compiled program holds memory maps, of which Linux grants a process 65,530.
 MOST_MAPS = 40_000
 
@@ -116,7 +84,6 @@ def release_compiled_programs():
     maps = Path("/proc/self/maps")
     if not maps.exists() or maps.read_bytes().count(b"\n") > MOST_MAPS:
         jax.clear_caches()
-        getattr(mlir.make_ir_context, "cache_clear", tuple)()
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,6 @@ import numpy as np
 import probes
 import pytest
 from compiled_once import Once
-from marked import thorough
 
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon import checkpoints, command_line, train
@@ -122,9 +121,8 @@ def answers(program, state):
     return jax.tree.map(lambda x: x[:, :, 0], said)
 
 
-@pytest.mark.parametrize(
-    ("algo", "shards"), [thorough("ppo", 1), thorough("ppo_gaussian", 2), ("ppo_rnn", 1)]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize(("algo", "shards"), [("ppo", 1), ("ppo_gaussian", 2), ("ppo_rnn", 1)])
 def test_a_student_does_what_its_script_does(algo, shards):
     """In several runs at once; that the script forgets its count with each episode is what makes it right.
 
@@ -204,7 +202,9 @@ def test_a_resumed_run_goes_on_in_the_middle_of_what_its_script_remembers(tmp_pa
         assert first[name].tobytes() == second[name].tobytes(), name
 
 
-def test_a_script_teaches_on_the_command_line_and_is_no_part_of_the_policy(monkeypatch, tmp_path, capsys):
+@pytest.fixture
+def typed(monkeypatch, tmp_path):
+    """`(*overrides, env, algo)` types the command of a run on one of two probes."""
     (tmp_path / "conf" / "env").mkdir(parents=True)
     (tmp_path / "conf" / "env" / "lessons.yaml").write_text("_target_: probes.Lessons\n")
     (tmp_path / "conf" / "env" / "fickle.yaml").write_text("_target_: probes.Fickle\n")
@@ -216,6 +216,10 @@ def test_a_script_teaches_on_the_command_line_and_is_no_part_of_the_policy(monke
         monkeypatch.setattr(sys, "argv", ["train", *chosen])
         command_line.run_guarded(train.main)
 
+    return typed
+
+
+def test_scripts_that_cannot_teach_are_refused_in_one_line(typed, tmp_path, capsys):
     def refused(*overrides, **chosen):
         with pytest.raises(SystemExit):
             typed(*overrides, **chosen)
@@ -237,6 +241,9 @@ def test_a_script_teaches_on_the_command_line_and_is_no_part_of_the_policy(monke
     )
     assert not list(tmp_path.glob("*/*/student"))
 
+
+@pytest.mark.thorough
+def test_what_a_script_has_taught_is_no_part_of_the_policy(typed, tmp_path):
     typed("algo.teacher=script:count")
     _, facts, config, program, state = load_run(str(next(tmp_path.glob("*/*/student"))), "latest")
     assert not facts["config"]["files"] and config.algos[ROLE].teacher == "script:count"

@@ -98,6 +98,7 @@ def test_outputs_and_one_update_of_ppo_stay_close_and_are_kept_in_float32(kind, 
     assert 0.0 < differ(coarse[2], exact[2]) < 0.15
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("config", [TD3Config])
 def test_one_update_with_a_replay_stays_close_and_is_kept_in_float32(config):
     results = {}

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from arrays import numbers
-from marked import thorough
 
 from algos.off_policy.sac import SACConfig
 from algos.on_policy.ppo import PPOConfig
@@ -96,7 +95,8 @@ def assert_close(x, y, **tolerance):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tolerance), x, y)
 
 
-@pytest.mark.parametrize("make", [ppo_rnn, thorough(sac)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("make", [ppo_rnn, sac])
 def test_learners_per_agent_become_what_each_would_become_alone(make):
     alone = make()
     agent = vectorize_over_agents(alone, A)

@@ -117,8 +117,10 @@ def problem_of_evaluation(read):
         return problem_of_run([*saved, *read.overrides])
     # The run's environment is not said: one of them has to know the overrides.
     names = (f"env={name}" for name in command_line.PACKAGED.options("env") if "/" not in name)
-    problems = [problem_of_run([name, *read.overrides]) for name in names]
-    return None if None in problems else problems[0]
+    problems = (problem_of_run([name, *read.overrides]) for name in names)
+    # Those that know them are not asked after the first.
+    first = next(problems)
+    return None if first is None or None in problems else first
 
 
 def problem(command, repository, monkeypatch):
@@ -188,6 +190,7 @@ def problem_of_recipe(words, others):
     return None if alone is None or any(fits) else alone
 
 
+@pytest.mark.thorough
 def test_the_overrides_of_recipes_compose(repository):
     rows = list(recipes(repository))
     assert sum(map(len, rows)) > 40

@@ -15,3 +15,10 @@ def mark_others(values: Iterable, *quick) -> list:
     values = list(values)
     assert set(quick) <= set(values), quick
     return [value if value in quick else thorough(value) for value in values]
+
+
+def mark_after(number: int, values: Iterable) -> list:
+    """All values, of which those after the first `number` are thorough; tuples are sets of parameters."""
+    values = list(values)
+    rest = (value if isinstance(value, tuple) else (value,) for value in values[number:])
+    return [*values[:number], *(thorough(*value) for value in rest)]

@@ -149,6 +149,7 @@ def test_missing_and_shadowing_folders_are_rejected(call, tmp_path):
     assert "conf: env/f110.yaml exists in the package" in message
 
 
+@pytest.mark.thorough
 def test_a_sweep_trains_and_resumes_without_the_folder(call, folder, tmp_path, monkeypatch):
     monkeypatch.setattr(train, "conclude_job", lambda *_: None)  # its pictures are not looked at
     chosen = ("--config-dir", folder, "env=probe", "algo=mine", "tracking=quiet")

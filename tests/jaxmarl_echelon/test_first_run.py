@@ -10,6 +10,7 @@ import sys
 import jax
 import numpy as np
 import pytest
+from commands import begin
 from PIL import Image
 from recorded_runs import check_loads_nothing
 from replay_pages import embedded
@@ -38,6 +39,18 @@ def first_run(shown, tmp_path_factory):
     return folder, folder / "outputs" / "f110" / "ppo" / "first"
 
 
+@pytest.fixture(scope="module")
+def begun(shown, tmp_path_factory):
+    """As `first_run`, before the first update."""
+    folder = tmp_path_factory.mktemp("begun")
+    config, choices = command_line.compose_config(command_line.normalize_overrides(shown[0]))
+    place = command_line.run_folder(config, choices, config.run_name)
+    begin(folder / place, config, choices)
+    saved = folder / place / "checkpoints"
+    shutil.copy(saved / "best_eval", saved / "latest")
+    return folder, folder / place
+
+
 def run(monkeypatch, main, *arguments):
     monkeypatch.setattr(sys, "argv", ["program", *map(str, arguments)])
     command_line.run_guarded(main)
@@ -55,6 +68,7 @@ def keep_result(monkeypatch, name, keep):
     monkeypatch.setattr(evaluate, name, kept)
 
 
+@pytest.mark.thorough
 def test_a_run_leaves_its_folder(first_run):
     _, folder = first_run
     for name in ("config.yaml", "metrics.csv", "eval.csv", "summary.json", "learning_curve.png"):
@@ -81,13 +95,14 @@ def test_a_replay_of_an_old_run_is_played(monkeypatch, capsys, first_run, tmp_pa
     assert "<h2>Replay</h2>" in (old / "report.html").read_text()
 
 
-def test_the_same_name_twice_is_refused(monkeypatch, capsys, shown, first_run):
-    monkeypatch.chdir(first_run[0])
+def test_the_same_name_twice_is_refused(monkeypatch, capsys, shown, begun):
+    monkeypatch.chdir(begun[0])
     with pytest.raises(SystemExit):
         run(monkeypatch, train.main, *shown[0])
     assert "already exists" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_evaluate_reproduces_the_score_and_draws(monkeypatch, capsys, first_run, tmp_path):
     seen = {}
     keep_result(monkeypatch, "play_actors", lambda _, played: seen.update(table=played["trained policy"]))
@@ -113,10 +128,10 @@ def test_evaluate_reproduces_the_score_and_draws(monkeypatch, capsys, first_run,
     assert len(np.unique(returns)) > 1
 
 
-def test_realism_needs_recordings(monkeypatch, capsys, first_run, tmp_path):
+def test_realism_needs_recordings(monkeypatch, capsys, begun, tmp_path):
     output = tmp_path / "none"
     with pytest.raises(SystemExit):
-        run(monkeypatch, evaluate.main, first_run[1], "--realism", "--output", output)
+        run(monkeypatch, evaluate.main, begun[1], "--realism", "--output", output)
     assert "--realism: f110 has no recordings to compare with" in capsys.readouterr().err
     assert not output.exists()
 
@@ -138,18 +153,18 @@ def test_a_policy_is_scored_on_every_phase(monkeypatch, capsys, first_run, tmp_p
 @pytest.mark.parametrize(
     "words", [("env.lidar_beams=13", "--output", "other"), ("--output", "other", "env.lidar_beams=13")]
 )
-def test_evaluating_under_another_shape_is_one_line(monkeypatch, capsys, first_run, tmp_path, words):
+def test_evaluating_under_another_shape_is_one_line(monkeypatch, capsys, begun, tmp_path, words):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as caught:
-        run(monkeypatch, evaluate.main, first_run[1], *words)
+        run(monkeypatch, evaluate.main, begun[1], *words)
     message = capsys.readouterr().err
     assert caught.value.code == 2 and "checkpoint of another configuration" in message
     assert message.count("\n") == 1
 
 
-def test_resume_refuses_another_environment(monkeypatch, capsys, first_run):
+def test_resume_refuses_another_environment(monkeypatch, capsys, begun):
     with pytest.raises(SystemExit):
-        run(monkeypatch, train.main, f"resume={first_run[1]}", "env=f110_race")
+        run(monkeypatch, train.main, f"resume={begun[1]}", "env=f110_race")
     message = capsys.readouterr().err
     assert "keeps its env=f110" in message and message.count("\n") == 1
 
@@ -165,6 +180,7 @@ def test_the_code_at_the_top_of_the_readme(monkeypatch, shown, first_run):
     assert len(lines) <= 15
 
 
+@pytest.mark.thorough
 def test_a_loaded_policy_is_that_of_its_checkpoint(first_run):
     _, folder = first_run
     _, _, config, _, best = run_loading.load_run(folder, "best_eval")

@@ -1,13 +1,15 @@
 """The notebooks: clean sources, an install cell that fits the project, and every cell runs."""
 
+import ast
 import re
 import tomllib
 from pathlib import Path
 
 import nbformat
 import pytest
-from marked import mark_others
 from nbclient import NotebookClient
+
+from jaxmarl_echelon import command_line
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NAMES = ("quickstart", "reward_ablation", "language_self_play")
@@ -66,8 +68,23 @@ def test_the_install_cell_agrees_with_the_project(notebook, repository):
     assert project["name"] in install.source
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", mark_others(NAMES, "language_self_play"))
+@pytest.mark.parametrize("name", NAMES)
+def test_cells_can_be_read_and_their_settings_compose(notebook):
+    name, found = notebook
+    assigned = {}
+    for source in (cells(found, "parameters")[0].source, SMALL[name]):
+        exec(source, assigned)
+        command_line.compose_config(command_line.normalize_overrides(assigned["SETTINGS"]))
+    for cell in found.cells:
+        if cell.cell_type == "code":
+            tree = ast.parse(re.sub(r"^[%!].*$", "pass", cell.source, flags=re.MULTILINE))
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ImportFrom) and node.module.startswith("jaxmarl_echelon"):
+                    exec(ast.unparse(node), {})
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", NAMES)
 def test_every_cell_runs(notebook, tmp_path, repository, monkeypatch):
     """Half a minute each: processes that start, and programs that compile, even at the smallest budgets."""
     name, found = notebook

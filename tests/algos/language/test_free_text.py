@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from decoder_cases import QWEN3, sine_parameters
+from marked import mark_others
 
 from algos.language.answer_trie import build_answer_trie
 from algos.language.answering import make_free_mode, make_thinking_mode
@@ -64,7 +65,7 @@ def cases(kind):
     return make_thinking_mode(Vocabulary(allowed, stops), trie, 4, HOW, legal=True)
 
 
-@pytest.mark.parametrize("kind", ["free", "think", "think without a shared beginning"])
+@pytest.mark.parametrize("kind", mark_others(["free", "think", "think without a shared beginning"], "think"))
 def test_learning_sees_the_probabilities_with_which_text_was_drawn(kind):
     mode, rows = cases(kind), 48
     reader = bind_reader(QWEN3, sine_parameters(QWEN3), None)

@@ -134,10 +134,10 @@ def probability(agent, state):
     "settings",
     [
         {"micro_batch": 16},
-        {"critic": "head"},
+        thorough({"critic": "head"}),
         thorough({"loss": "clip", "epochs": 2, "micro_batch": 16, "accumulation": 2, "correct": "always"}),
         thorough({"loss": "gspo", "epochs": 2, "kl_coefficient": 0.01}),
-        {"buffer": {"capacity": 96, "batch": 32, "wait": 2.5}, "learning_rate": 0.04},
+        thorough({"buffer": {"capacity": 96, "batch": 32, "wait": 2.5}, "learning_rate": 0.04}),
     ],
     ids=["reinforce", "critic", "clip", "gspo", "buffer"],
 )

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marked import mark_after
 
 from algos.nets.encoders import EncoderConfig, EntityEncoder, SetEncoder, make_encoder
 from algos.nets.observations import merge_statistics
@@ -158,7 +159,9 @@ def experience(agent, obs):
 
 @pytest.mark.parametrize(
     ("learner", "kind"),
-    [("apart", "deepset"), ("recurrent", "attention"), ("sac", "attention"), ("td3", "deepset")],
+    mark_after(
+        2, [("recurrent", "attention"), ("td3", "deepset"), ("apart", "deepset"), ("sac", "attention")]
+    ),
 )
 def test_the_order_of_entities_matters_to_no_agent_whose_normaliser_runs(learner, kind):
     agent = agent_of(learner, kind)

@@ -162,6 +162,7 @@ def test_the_best_action_of_a_bandit_is_learnt(config):
     assert found.gradient_steps[3] == 1.0
 
 
+@pytest.mark.thorough
 def test_the_best_action_of_a_bandit_is_learnt_from_truncated_quantiles():
     settings = {"learning_rate": 1e-2, "actor_learning_rate": 1e-3, "batch_size": 32, "widths": (32,)}
     settings |= {"alpha": 0.1, "n_quantiles": 5, "drop_per_critic": 1}

@@ -54,6 +54,7 @@ def test_independent_learners_average_over_what_the_others_do():
     assert action[0, 0] == 0
 
 
+@pytest.mark.thorough
 def test_sums_of_values_fit_a_payoff_as_well_as_sums_can():
     """The least-squares sum for 0, 1, 1, 8 is -3/2, 5/2, 5/2, 13/2, and 13/2 is less than the safe 7."""
     start, table, _, action = learnt(VDNConfig, team_reward="mean")
@@ -62,6 +63,7 @@ def test_sums_of_values_fit_a_payoff_as_well_as_sums_can():
     assert action[0, 0] == 0 and action[2].tolist() == [1, 1]
 
 
+@pytest.mark.thorough
 def test_mixtures_of_values_fit_a_monotonic_payoff():
     """QMIX finds the 8 (Rashid et al. 2018, table 1)."""
     start, table, error, action = learnt(QMIXConfig, team_reward="mean")

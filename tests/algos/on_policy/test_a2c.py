@@ -200,7 +200,7 @@ def test_dead_agents_do_not_influence_learning_whatever_their_data(optimizer):
 @pytest.mark.parametrize(
     ("env", "obs", "expected"),
     [
-        (probes.ObservationActionReward(), [[-1.0], [1.0]], [1.0, 1.0]),
+        thorough(probes.ObservationActionReward(), [[-1.0], [1.0]], [1.0, 1.0]),
         thorough(probes.TimeLimit(), [[0.0]], [10.0]),
     ],
     ids=["choice", "time-limit"],

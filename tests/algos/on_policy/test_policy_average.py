@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from arrays import assert_same, numbers
+from marked import mark_others
 
 from algos.on_policy.a2c import A2CConfig
 from algos.on_policy.agent import update_policy_average
@@ -55,7 +56,7 @@ def learnt(name, updates=5):
     return agent, numbers(first), [jax.tree.map(lambda x, i=i: x[i], numbers(later)) for i in range(updates)]
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", mark_others(CONFIGS, "ppo"))
 def test_the_average_is_a_plain_mean_first_and_exponential_later(name):
     _, _, later = learnt(name)
     kernels = [np.float64(state.params["params"]["value"]["out"]["kernel"]) for state in later]

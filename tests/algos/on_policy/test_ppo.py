@@ -69,7 +69,7 @@ def learn(agent, state, rollout, key=2):
     [
         thorough(CONTINUOUS, {}),
         (CONTINUOUS, {"squash": True, "shared": True, "state_dependent_std": True}),
-        (DISCRETE, {"normalize_reward": True}),
+        thorough(DISCRETE, {"normalize_reward": True}),
     ],
 )
 def test_the_first_minibatch_has_ratio_one_with_warm_normalisers(action, settings):

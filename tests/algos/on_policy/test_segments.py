@@ -261,7 +261,7 @@ def test_centred_rewards_are_those_above_the_agents_own_mean():
     np.testing.assert_allclose(after.centre, mean, rtol=1e-5)
 
 
-@pytest.mark.parametrize("optimizer", ["muon", "schedule_free"])
+@pytest.mark.parametrize("optimizer", mark_others(["muon", "schedule_free"], "muon"))
 def test_other_optimisers_take_the_step(optimizer):
     """Every array moves, by at most a few learning rates, and less where the rate is half."""
     moves = {}

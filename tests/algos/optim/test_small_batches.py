@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marked import mark_others
 
 from algos.nets.networks import MLP, Layers
 from algos.off_policy.sac import SACConfig
@@ -82,7 +83,7 @@ def update(agent, state):
     return agent.update(state, key, Rollout(*given, ~no, None, carry, zeros[0]))
 
 
-@pytest.mark.parametrize("name", ["ppo", "ppo_rnn", "sac", "td3"])
+@pytest.mark.parametrize("name", mark_others(["ppo", "ppo_rnn", "sac", "td3"], "ppo_rnn"))
 def test_the_same_agent_is_traced_for_the_options_and_without_them(name):
     """Whatever was traced before: the choice belongs to the program, not to the agent."""
     for options in (False, True, False):
@@ -230,7 +231,7 @@ def test_options_leave_the_programs_of_acting_as_they_are(name):
     assert lower_for_options(acting_in_one(agent), *given).as_text() == plain
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", mark_others(SMALL, "ppo_rnn", "sac"))
 def test_acting_is_exported_for_any_number_of_observations(name):
     """`act` and `greedy` in one program."""
     agent = make(SMALL[name])

@@ -489,6 +489,7 @@ def test_a_reward_criterion_needs_a_reward(env):
     assert shipped(env, "phased13").stages[0] == "1_foundation_lock800"
 
 
+@pytest.mark.thorough
 def test_phases_drive_real_episodes(env):
     """Episodes of the environment begin under their phase's parameters and report its number."""
     small = [{"success_rate": 0.0, "min_episodes": 1, "window_size": 1}] * 3

@@ -157,7 +157,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("name", "num_envs"), [("phased", 16), thorough("phased", 4096), ("spawn", 1024)])
+@pytest.mark.parametrize(
+    ("name", "num_envs"), [("phased", 16), thorough("phased", 4096), thorough("spawn", 1024)]
+)
 def test_progress_depends_neither_on_episode_lengths_nor_on_the_number_of_environments(name, num_envs):
     cases = [jnp.array(column) for column in zip(*CASES.values(), strict=True)]
     keys = jax.random.split(jax.random.key(num_envs), len(CASES))

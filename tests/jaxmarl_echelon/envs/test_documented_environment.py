@@ -47,6 +47,7 @@ def test_the_check_on_the_page_passes(chase, blocks):
     exec(compile(blocks[1], "check.py", "exec"), {})
 
 
+@pytest.mark.thorough
 def test_ppo_learns_it(chase):
     algo = PPOConfig(horizon=32, num_minibatches=4, widths=(32, 32), learning_rate=3e-3, reward_scale=10)
     config = RunConfig(

@@ -75,7 +75,7 @@ def test_throttles_are_blended_with_the_direction_of_the_waypoint():
     np.testing.assert_allclose(found, wanted, atol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_an_assisted_team_reaches_the_zone_around_a_wall_and_the_other_does_not(bank):
     env = make(
         make_battle_reward(),

@@ -308,7 +308,7 @@ def rosters(game):
     return start, *jax.device_get(step(keys, dying, {"blue": actions, "red": actions}, params))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_one_trace_plays_many_maps_and_rosters(rosters):
     start, after, time = rosters
     assert start.battle.map_index.tolist() == [0, 1, 1] == time.info["map"].tolist()
@@ -319,7 +319,7 @@ def test_one_trace_plays_many_maps_and_rosters(rosters):
     np.testing.assert_allclose(speed.max(1)[1:], [0.98 * 6.8, 0.98 * 2.5], rtol=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_static_terrain_does_not_change(rosters):
     _, after, _ = rosters
     assert after.battle.tally.died[:, 0].all() and after.battle.overlay.gone.size == 0

@@ -389,6 +389,7 @@ def test_the_explosion_that_kills_clears_its_victim_s_wreck(trigger, left):
         assert np.isin(cells, (DEBRIS_FIELD, SOLID_DEBRIS)).sum() == left
 
 
+@pytest.mark.thorough
 def test_wrecks_block_from_the_substep_in_which_mechs_die():
     """A scout runs at one who dies at once: a decision of twenty substeps is as twenty of one."""
     bodies = standing(MEDIUM, 10.0), None, standing(MEDIUM, 14.0, yaw=BACK), standing(SCOUT, 20.0, yaw=BACK)

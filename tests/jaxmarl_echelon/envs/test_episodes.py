@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import probes
 import pytest
+from marked import thorough
 from probes import ROLE
 
 from jaxmarl_echelon.envs.check_env import random_actions
@@ -188,7 +189,7 @@ def test_one_environment_going_non_finite_leaves_the_others_untouched(where):
     assert transition.finished.episode_return[ROLE][7, sick, 0] == 6
 
 
-@pytest.mark.parametrize("where", ["state", "obs"])
+@pytest.mark.parametrize("where", [thorough("state"), "obs"])
 def test_a_failed_reset_is_discarded_and_repeated(where):
     env = probes.Poison(where)
 
@@ -228,7 +229,7 @@ RAGGED = Ragged()
 RAGGED_DRAW = random_task(RAGGED)
 
 
-@pytest.mark.parametrize("chunk", [1, 3])
+@pytest.mark.parametrize("chunk", [thorough(1), 3])
 def test_chunk_size_never_changes_a_bit(chunk):
     reference = run(RAGGED, jax.random.key(7), RAGGED_DRAW, 7, 12)
     resets = np.asarray(reference[1][0].reset_next).sum(1)

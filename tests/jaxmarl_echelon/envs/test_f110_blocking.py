@@ -48,6 +48,7 @@ def play():
     return lambda driver: outcomes(jax.random.key(0), env.task_params(settings={"ftg": driver}))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("aim", DRIVERS)
 def test_every_defender_crashes_from_every_spawn_point(play, aim):
     np.testing.assert_array_equal(play(DRIVERS[aim]), results.TARGET_CRASH)

@@ -12,7 +12,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from PIL import Image
 
-from jaxmarl_echelon.envs.check_env import check_env
+from jaxmarl_echelon.envs.check_env import check_env, check_traces
 from jaxmarl_echelon.envs.f110 import race, settings
 from jaxmarl_echelon.envs.f110.scripts.controllers import make_pursuit_driver
 from jaxmarl_echelon.envs.f110.starts.spawns import follow_centerline
@@ -86,8 +86,13 @@ def test_no_two_evaluation_episodes_start_alike(env):
     check_starts_differ(env, env.task_params({"lidar_noise": 0.0}))
 
 
+@pytest.mark.thorough
 def test_keeps_the_contract():
     check_env(build(max_steps=100, lidar_beams=16), steps=32, plain=False)
+
+
+def test_is_traced_as_the_contract_says():
+    check_traces(build(max_steps=100, lidar_beams=16))
 
 
 def test_pure_pursuit_drives_laps_that_are_counted(env, params, reset, moves):

@@ -127,6 +127,7 @@ def test_animation_has_a_frame_per_decision_and_ends_with_the_outcome(tmp_path, 
     assert path.stat().st_size < 5_000_000
 
 
+@pytest.mark.thorough
 def test_long_animation_is_thinned_out(tmp_path, viewer, recorded):
     long = jax.tree.map(lambda x: np.repeat(x, 12, axis=0), recorded.frames)
     many = SimpleNamespace(

@@ -68,6 +68,7 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.thorough
 def test_a_training_leaves_a_report_with_a_replay(folder):
     length = int(read_columns(folder / "seed_0/eval_episodes.csv")["length"][-EPISODES])
     replay = (folder / "replay.html").read_text()

@@ -119,6 +119,21 @@ def params(state, member: int, role: str = "player"):
     return jax.tree.map(lambda x: x[member], stacked(state).policies[role].params)
 
 
+def test_a_league_is_one_program_with_numbers_of_every_learner():
+    """Traced only; thorough tests play it."""
+    program = make_program(read_config(*TYPED))
+    state = jax.eval_shape(program.init, jax.random.key(0))
+    after, report = jax.eval_shape(program.update, state)
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), state) == jax.tree.map(
+        lambda x: (x.shape, x.dtype), after
+    )
+    assert {"pool/main/rating_mu", "pool/main_exploiter/resets", "losses/league_exploiter/entropy"} <= set(
+        report.metrics
+    )
+    assert program.steps_per_update == 3 * 2 * 8 * NUM_ENVS
+
+
+@pytest.mark.thorough
 def test_groups_play_present_learners_and_all_pasts(league_run):
     """Own numbers: the exploiter's entry 0 is itself, its entry 1 the main agent."""
     run = league_run.history
@@ -142,6 +157,7 @@ def test_groups_play_present_learners_and_all_pasts(league_run):
             assert same(jax.tree.map(lambda x, at=(member, place): x[at], bank), past)
 
 
+@pytest.mark.thorough
 def test_only_the_learner_of_a_group_learns_from_it(league_run):
     """Other games of the main agent, in which exploiters are met, change nobody else."""
     config, _, (program, states, _, update) = league_run
@@ -154,6 +170,7 @@ def test_only_the_learner_of_a_group_learns_from_it(league_run):
     assert not same(params(ours, 1), params(before, 1))
 
 
+@pytest.mark.thorough
 def test_snapshots_ratings_and_resets(run):
     _, states, reports, _ = run
     runs = [stacked(state) for state in states]
@@ -190,6 +207,7 @@ def test_snapshots_ratings_and_resets(run):
     assert int(metrics["pool/main_exploiter/resets"]) >= 2
 
 
+@pytest.mark.thorough
 def test_table_lists_all_learners_and_the_owner_of_each_snapshot(league_run):
     entries = read_rows(league_run.folder / "pool.csv")
     last = [
@@ -205,6 +223,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.thorough
 def test_resumed_league_continues_bit_for_bit(run, tmp_path):
     program, states, _, update = run
     facts = {"step": 3, "environment": versioned_name(program.env.spec)}

@@ -273,6 +273,7 @@ def episodic() -> History:
     return played(configured(EPISODIC, shards=2), 10)
 
 
+@pytest.mark.thorough
 def test_opponents_of_episodes_leave_the_pool(episodic):
     """Snapshots go on in a full pool: only episodes against the slot that goes are broken off."""
     broken, differ = 0, False
@@ -294,6 +295,7 @@ def test_opponents_of_episodes_leave_the_pool(episodic):
     assert differ and 0 < broken < 10 * MIRRORED * 0.8
 
 
+@pytest.mark.thorough
 def test_the_bank_is_frozen_for_episodes(episodic):
     require_frozen(episodic, "blue")
 

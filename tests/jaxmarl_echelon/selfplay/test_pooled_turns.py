@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import struct
-from marked import thorough
 from played_runs import History, played
 
 from algos import collectives
@@ -186,6 +185,7 @@ def test_a_run_keeps_whole_games_of_each_opponent(run):
     assert (np.asarray(run.states[-1].pool.distinct)[4] < 1).all()
 
 
+@pytest.mark.thorough
 def test_kuhn_is_learnt_against_a_pool():
     """Its exact NashConv, .917 for uniform play, falls below a third of that."""
     small_steps = {"learning_rate": 5e-3, "adam_beta1": 0.0, "entropy_coefficient": 0.2}
@@ -367,7 +367,8 @@ def hasty_agent() -> Agent:
     )
 
 
-@pytest.mark.parametrize(("seats", "hold", "rows"), [(2, 2, 4), thorough(2, 1, 2), thorough(3, 2, 4)])
+@pytest.mark.thorough
+@pytest.mark.parametrize(("seats", "hold", "rows"), [(2, 2, 4), (2, 1, 2), (3, 2, 4)])
 def test_scores_are_means_over_seats(seats, hold, rows):
     """Its games as first last one ply, the others one or six; it wins exactly one of N that count."""
     pool = replace(POOL, shares={"mirror": 0.25, "pfsp": 0.75}, hold=hold, snapshot_every=3)

@@ -10,7 +10,7 @@ import numpy as np
 import probes
 import pytest
 from flax import struct
-from marked import mark_others, thorough
+from marked import thorough
 from probes import ROLE
 
 from algos.off_policy.sac import SACConfig
@@ -197,6 +197,7 @@ def learnt_blindly(learner, updates, seeds):
     return jax.device_get(learnt(np.repeat(np.float32([1.0, 0.0]), seeds), keys))
 
 
+@pytest.mark.thorough
 def test_a_critic_that_sees_the_cue_lets_blind_agents_learn():
     found = learnt_blindly("ppo_rnn", 100, 5)
     (known, unknown), (with_it, without) = found.explained, found.right
@@ -204,7 +205,7 @@ def test_a_critic_that_sees_the_cue_lets_blind_agents_learn():
     assert with_it.min() > 0.95 and with_it.mean() > without.mean() + 0.2, (with_it, without)
 
 
-@pytest.mark.parametrize(("learner", "updates", "seeds"), [thorough("ppo", 3, 1), ("ppo_rnn", 100, 5)])
+@pytest.mark.parametrize(("learner", "updates", "seeds"), [("ppo", 3, 1), thorough("ppo_rnn", 100, 5)])
 def test_critic_observations_are_recorded_and_do_not_affect_the_actor(learner, updates, seeds):
     found = learnt_blindly(learner, updates, seeds)
     (*acted, extras), (*alone, less), value = found.decided
@@ -326,7 +327,8 @@ def seen_as(learner, dtype):
     return config, run.policies[ROLE], reports.metrics
 
 
-@pytest.mark.parametrize("learner", mark_others(SEEN, "sac"))
+@pytest.mark.thorough
+@pytest.mark.parametrize("learner", SEEN)
 def test_bytes_are_learnt_from_like_the_same_numbers_in_float32(learner):
     runs = [seen_as(learner, dtype)[1:] for dtype in (np.uint8, np.float32)]
     if learner == "sac":
@@ -364,6 +366,7 @@ def test_bytes_stay_bytes_in_rollouts_and_batches(learner):
     assert kept.dtype == jnp.uint8 and kept.size == 8 * 8 * 6
 
 
+@pytest.mark.thorough
 def test_a_ring_of_bytes_takes_a_quarter():
     bytes_of = {}
     for dtype in (np.uint8, np.float32):

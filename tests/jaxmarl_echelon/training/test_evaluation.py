@@ -185,6 +185,7 @@ def test_a_nonfinite_score_is_never_the_best(tmp_path):
     assert record.improved("old", [-3.0]) == ["old"] and record.progress.best["old"] == [-3.0]
 
 
+@pytest.mark.thorough
 def test_a_run_without_a_sound_episode_goes_on_and_says_so(tmp_path, capsys):
     config = configure(Sick(ALL))
     tracker = Tracker({"csv": CsvSink(), "console": ConsoleSink(every_seconds=0.0)})
@@ -206,6 +207,7 @@ def require_returns_of_present(path, name):
     assert len(columns["length"]) > 4 and (columns[name] == 6.0).all()
 
 
+@pytest.mark.thorough
 def test_a_group_counts_sound_episodes(tmp_path):
     members = [
         group_members.Member(f"seed_{seed}", "one", configure(Sick(), seed=seed), {}) for seed in (0, 1)

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import pytest
 import sharded_runs
+from marked import thorough
 from sharded_runs import LENGTH_TYPED, TINY, compiler_flags, write_environment
 
 from jaxmarl_echelon import checkpoints, processes, run_folders, train
@@ -125,6 +126,26 @@ def test_two_processes_with_two_devices_equal_one_with_four(repository, tmp_path
     assert list((tmp_path / "host_1").iterdir()) == []
 
 
+def test_two_processes_train_one_run_and_stop_together(repository, tmp_path):
+    """SIGTERM to the second: both save and end well; only the first speaks and writes."""
+    where, run = placed(tmp_path, "short")
+    small = ("total_env_steps=1000000000", "eval_every=1000000")
+    port = free_port()
+    hosts = [
+        begin(repository, tmp_path / f"host_{number}", 1, *TINY, *where, *small, joined(port, number))
+        for number in range(2)
+    ]
+    wait_for_a_later_checkpoint(run, 0, hosts)
+    hosts[1].send_signal(signal.SIGTERM)
+    first, second = (ended(process) for process in hosts)
+    assert [first[0], second[0]] == [0, 0], (first, second)
+    assert "devices: 2 (2 for the environments), shards of a run: 2" in first[1]
+    assert second[1] == "" and list((tmp_path / "host_1").iterdir()) == []
+    assert json.loads((run / "summary.json").read_text())["status"] == "stopped"
+    _, *losses = table(run / "metrics.csv")["losses/policy_loss"]  # after the row of the first evaluation
+    assert latest(run) == len(losses) * 16 * 8 > 0 and np.isfinite(losses).all()
+
+
 @pytest.mark.thorough
 def test_signals_and_a_kill(repository, tmp_path):
     """SIGTERM to either: both save and end well. Process 0 killed: the other ends, `latest` can be read."""
@@ -166,8 +187,10 @@ while True:
 """
 
 
-@pytest.mark.parametrize("state", ["waits", "computes"])
-@pytest.mark.parametrize("target", [0, 1])
+@pytest.mark.parametrize(
+    ("target", "state"),
+    [(0, "waits"), thorough(0, "computes"), thorough(1, "waits"), thorough(1, "computes")],
+)
 def test_a_kill_ends_the_other_wherever_it_is(repository, target, state):
     """In a collective, or in the middle of something that never asks for the others."""
     port = str(free_port())
@@ -210,7 +233,9 @@ def wait_for_a_later_checkpoint(run: Path, step: int, hosts) -> None:
     raise AssertionError("no checkpoint within two minutes")
 
 
-@pytest.mark.parametrize(("number", "words"), [(1, "no answer within 2 s"), (0, "no start within 2 s")])
+@pytest.mark.parametrize(
+    ("number", "words"), [(1, "no answer within 2 s"), thorough(0, "no start within 2 s")]
+)
 def test_unreachable_processes_are_reported_in_one_line(repository, tmp_path, number, words):
     setting = joined(free_port(), number, initialization_timeout=2)
     where = tmp_path / "here"

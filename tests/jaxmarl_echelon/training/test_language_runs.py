@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from marked import mark_others
 from sharded_runs import told
 
 from jaxmarl_echelon import checkpoints, command_line, models, run_loading
@@ -98,6 +97,7 @@ def test_a_checkpoint_holds_no_base(run):
     assert base["vocab_size"] == vocabulary and (run / "base" / "model.safetensors").is_file()
 
 
+@pytest.mark.thorough
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(run, tmp_path):
     """Continued from its first checkpoint, with its base read from the run's folder."""
     first = checkpoints.find_checkpoint(run, "best_eval")
@@ -274,7 +274,8 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", mark_others(KINDS, "critic", "free"))
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", KINDS)
 def test_other_ways_to_play_and_to_learn(kind, tmp_path):
     said = told([*KINDS[kind], *SMALL, "total_env_steps=48", f"output_dir={tmp_path}"], tmp_path / "told")
     assert said["status"] == 0, said["errors"]

@@ -86,7 +86,7 @@ def run_of(env, algo, updates=3, num_envs=4, **changes):
     )
 
 
-@pytest.mark.parametrize("learner", [thorough(ppo), thorough(a2c), ppo_segments, sac])
+@pytest.mark.parametrize("learner", [thorough(ppo), thorough(a2c), ppo_segments, thorough(sac)])
 def test_no_average_counts_a_slot_that_is_not_filled(learner, tmp_path):
     env = Walkers() if learner is sac else probes.Comings()
     config = run_of(env, learner(horizon=8))
@@ -133,7 +133,8 @@ def played_by(program, config, run):
     )
 
 
-@pytest.mark.parametrize("learner", [ppo, thorough(a2c), thorough(ppo_segments)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("learner", [ppo, a2c, ppo_segments])
 def test_a_final_reward_reaches_the_last_decision_of_an_agent_that_is_out(learner):
     """The second agent's only decision is rewarded three steps later, always after the rollout: the critic
     values its observation at that time.

@@ -104,6 +104,7 @@ def values():
     return jax.device_get(learnt(np.arange(len(VALUES))))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("which", range(len(VALUES)), ids=[type(probe).__name__ for probe, _ in VALUES])
 def test_values_of_probes(values, which):
     seen, expected = zip(*((i, x) for i, x in enumerate(VALUES[which][1]) if x is not None), strict=True)
@@ -342,6 +343,7 @@ def uneven():
     return run, reports.metrics
 
 
+@pytest.mark.thorough
 def test_a_curriculum_does_not_advance_on_fast_successes_alone(uneven):
     run, metrics = uneven
     assert int(run.curriculum.course.stage) == 0
@@ -349,6 +351,7 @@ def test_a_curriculum_does_not_advance_on_fast_successes_alone(uneven):
     assert float(metrics["train/success_rate"][-1]) == pytest.approx(0.5, abs=0.2)
 
 
+@pytest.mark.thorough
 def test_first_minibatch_ratio_is_one(uneven):
     _, metrics = uneven
     assert np.abs(np.asarray(metrics["losses/approx_kl"])).max() < 1e-9
@@ -362,6 +365,7 @@ class Gained(probes.ConstantReward):
         return self.default_params() | {name: np.float32(value) for name, value in settings.items()}
 
 
+@pytest.mark.thorough
 def test_a_ramp_changes_the_rewards_of_a_run():
     def course(env):
         return ramp_curriculum(env, {"gain": 0.0}, {"gain": 1.0}, updates=2)

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import probes
 import pytest
-from marked import mark_others, thorough
+from marked import mark_others
 
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon.command_line import compose_config
@@ -60,7 +60,8 @@ def decided(run):
     return run.replace(policies={ROLE: state.replace(params=params)})
 
 
-@pytest.mark.parametrize(("kind", "segments"), [thorough("lstm", 1), ("gru", 2), thorough("mingru", 2)])
+@pytest.mark.thorough
+@pytest.mark.parametrize(("kind", "segments"), [("lstm", 1), ("gru", 2), ("mingru", 2)])
 def test_the_first_minibatch_has_ratio_one(kind, segments):
     program = make_program(configure(Cut(), kind, segments_per_agent=segments))
 

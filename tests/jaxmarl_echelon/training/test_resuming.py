@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import probes
 import pytest
+from marked import thorough
 from omegaconf import OmegaConf
 
 from algos.off_policy.sac import SACConfig
@@ -264,13 +265,13 @@ def test_numbers_of_the_task_apply_to_episodes_to_come(begun, curriculum):
 
 
 WORLDS = [
-    ("env=f110",),
-    ("env=f110", "env.map=track:7"),
+    thorough(("env=f110",)),
+    thorough(("env=f110", "env.map=track:7")),
     ("env=f110", "env.map=[line2,track:7]", "curriculum=phased13"),
-    ("env=f110", "curriculum=spawn"),
-    ("env=f110_race", "env.map=track:7"),
-    ("env=drive", "env.maps=2", "env.eval_maps=2", "env.kinds={straight: 1}"),
-    ("env=echelon", "env.maps=2", "curriculum=echelon_ramp"),
+    thorough(("env=f110", "curriculum=spawn")),
+    thorough(("env=f110_race", "env.map=track:7")),
+    thorough(("env=drive", "env.maps=2", "env.eval_maps=2", "env.kinds={straight: 1}")),
+    thorough(("env=echelon", "env.maps=2", "curriculum=echelon_ramp")),
     ("env=echelon_missions_small", "env.maps=2", "curriculum=missions4"),
     ("env=textgames/kuhn",),
     pytest.param(("env=gymnax/CartPole-v1",), marks=pytest.mark.needs("gymnax")),

@@ -137,6 +137,7 @@ def test_a_frozen_policy_per_agent_acts_for_as_many_agents_and_for_no_other_numb
         load_frozen_policy(three, "car", str(tmp_path), "here", agents=3)
 
 
+@pytest.mark.thorough
 def test_a_shared_policy_acts_and_learns_from_both_seats():
     """Experience of the second role reaches the shared learner, and both roles act alike."""
     run = on_a_duel(controllers={"red": "shared:blue"})
@@ -342,6 +343,7 @@ def test_one_of_several_controllers_acts_and_remembers():
         assert touched == [number == index for number in range(3)]
 
 
+@pytest.mark.thorough
 def test_the_best_policy_is_that_of_who_learns(tmp_path):
     """If only the second role learns, its own score decides, which falls where the first one's rises."""
     config = RunConfig(

@@ -86,6 +86,7 @@ def test_what_is_learnt_does_not_depend_on_the_devices(ran, part, name, devices)
     assert one["[0].updates"] == UPDATES
 
 
+@pytest.mark.thorough
 def test_a_pool_does_not_depend_on_the_devices(ran):
     """Counts, ratings, snapshots, opponents, moves and averages of rewards, of two shards on two devices."""
     folder = ran("pool")

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import struct
-from marked import mark_others, thorough
+from marked import mark_others
 
 from algos.off_policy.sac import SACConfig
 from algos.on_policy.ppo import PPOConfig
@@ -237,9 +237,8 @@ def test_the_probe_game_keeps_the_contract_of_turns():
     check_env(TextGame(Hops()), plain=False)
 
 
-@pytest.mark.parametrize(
-    "settings", [{}, thorough({"sampling": "sequential", "core": {"kind": "gru", "width": 8}})]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("settings", [{}, {"sampling": "sequential", "core": {"kind": "gru", "width": 8}}])
 def test_ppo_learns_by_self_play_in_turns(settings):
     algo = PPOConfig(horizon=8, epochs=1, num_minibatches=2, widths=(16,), **settings)
     config = RunConfig(tictactoe.make(), algo, constant_curriculum, 8 * 8 * 2, num_envs=8, eval_episodes=4)

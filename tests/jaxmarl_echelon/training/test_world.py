@@ -68,7 +68,7 @@ def constants(text):
         yield math.prod(int(size) for size in shape.split("x") if size) * max(bits, 8) // 8
 
 
-@pytest.mark.parametrize("job", mark_others(JOBS, "f110", "race"))
+@pytest.mark.parametrize("job", mark_others(JOBS, "race"))
 def test_no_large_constant_stands_in_a_lowered_program(job):
     program = program_of(*JOBS[job])
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(program.world.env))
@@ -88,6 +88,7 @@ def equations(jaxpr):
     return sum(1 + sum(map(equations, jaxprs_in_params(one.params))) for one in jaxpr.eqns)
 
 
+@pytest.mark.thorough
 def test_the_program_does_not_depend_on_the_number_of_maps():
     few, many = (
         equations(traced("update", *overrides).jaxpr.jaxpr) for overrides in (JOBS["race"], MORE_MAPS)

@@ -3,6 +3,7 @@ from functools import cache
 import jax
 import numpy as np
 import pytest
+from marked import mark_others
 from replay_model import (
     ACHIEVED,
     DESIRED,
@@ -43,7 +44,7 @@ def relabelled_reward(spanned, new_goal):
     return returns(spanned, GAMMA, rewards)
 
 
-@pytest.mark.parametrize("prioritized", [False, True])
+@pytest.mark.parametrize("prioritized", mark_others([False, True], True))
 @pytest.mark.parametrize("strategy", ["future", "final"])
 @pytest.mark.parametrize(("end", "n_step"), [(0.15, 1), (0.0, 3), (0.9, 3)])
 def test_goals_are_reached_later_in_the_same_episode_and_rewards_follow(strategy, end, n_step, prioritized):

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marked import mark_others
 from replay_model import FEATURES, NUMBER, experience, goal, play
 
 from algos.off_policy.replay.replay import ReplayConfig, make_replay, samples_for_ratio
@@ -126,6 +127,7 @@ def test_everything_together_under_scan_is_traced_once():
     )
 
 
+@pytest.mark.thorough
 def test_batched_runs_equal_single_runs():
     """Two axes of runs, each run with successes at times of its own."""
     replay = make(**EVERYTHING)
@@ -147,7 +149,7 @@ def test_batched_runs_equal_single_runs():
     assert (np.asarray(state.successes.ring.count)[:, 1:] > 0).all()
 
 
-@pytest.mark.parametrize("runs", [None, 2])
+@pytest.mark.parametrize("runs", mark_others([None, 2], 2))
 def test_no_buffer_is_copied_inside_a_scan(runs):
     """Every step writes a few rows; XLA must not copy a whole buffer for that."""
     replay = make(capacity=ROWS * 700, **(EVERYTHING | {"success_capacity": 901}))

@@ -77,6 +77,7 @@ def mean(found, name: str) -> float:
     return float(np.average(values[name][GENERATED], weights=learners[GENERATED]))
 
 
+@pytest.mark.thorough
 def test_the_replay_baseline_scores_one_in_every_kind(play):
     found, _ = play("replay")
     for name in ("score", "infraction", "ade"):

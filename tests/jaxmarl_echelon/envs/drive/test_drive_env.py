@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from drive_runs import Programs, drive, programs, scripted
 from drive_scenes import bank_of, scene, small_bank
+from marked import mark_others
 
-from jaxmarl_echelon.envs.check_env import check_env
+from jaxmarl_echelon.envs.check_env import check_env, check_traces
 from jaxmarl_echelon.envs.drive.observing import features
 from jaxmarl_echelon.envs.drive.rewards import make_reward
 
@@ -33,11 +34,16 @@ def rich():
     return Programs(env)
 
 
+@pytest.mark.thorough
 def test_the_environment_keeps_the_contract():
     check_env(programs().env, steps=95, plain=False)
 
 
-@pytest.mark.parametrize("others", ["idm", "replay", "static"])
+def test_the_environment_is_traced_as_the_contract_says():
+    check_traces(programs().env)
+
+
+@pytest.mark.parametrize("others", mark_others(["idm", "replay", "static"], "replay"))
 def test_scenes_may_consist_of_learners_only(others):
     env = drive(bank_of(scene(), agents=8, bodies=8), others=others)
     key, params = jax.random.key(0), env.default_params()

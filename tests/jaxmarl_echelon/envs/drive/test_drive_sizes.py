@@ -4,7 +4,6 @@ import math
 
 import jax
 import pytest
-from marked import thorough
 
 from jaxmarl_echelon import command_line
 from jaxmarl_echelon.training.config import build
@@ -15,7 +14,7 @@ GPU = 16e9  # bytes of the one with which the original's speed was measured
 PARAMETERS = {"lstm": 664_476, "mingru": 270_748}  # 595,925 in the original, which has fewer actions
 
 
-@pytest.fixture(scope="module", params=[thorough("lstm"), "mingru"])
+@pytest.fixture(scope="module", params=["lstm", "mingru"])
 def run(request):
     """The configuration as it is composed, on one scene."""
     words = [
@@ -29,6 +28,7 @@ def run(request):
     return build.build_run_config(composed)
 
 
+@pytest.mark.thorough
 def test_the_original_batch_fits_one_gpu_and_its_program_traces(run):
     algo, learners = run.algos["vehicle"], run.env.spec.role("vehicle").size
     assert run.num_envs * learners == 16384 and run.num_envs * learners * algo.horizon == 524288

@@ -292,6 +292,7 @@ def test_curricula_change_settings_without_recompiling(game):
     assert same[0] == same[1] and changed.weights.terminal > 0.9
 
 
+@pytest.mark.thorough
 def test_evaluation_cycles_through_verbs(game):
     check_starts_differ(game.env, game.params)
     chosen = jax.jit(jax.vmap(game.env.evaluation_params, (None, 0)))(game.params, np.arange(8))

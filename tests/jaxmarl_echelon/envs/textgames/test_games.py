@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from marked import mark_others
+from marked import mark_others, thorough
 from replay_pages import check_self_contained, embedded, play_page
 
 from jaxmarl_echelon.envs.check_env import check_env, check_traces
@@ -47,7 +47,7 @@ GAMES = {
 }
 
 
-@pytest.mark.parametrize("name", mark_others(GAMES, "kuhn", "liarsdice"))
+@pytest.mark.parametrize("name", mark_others(GAMES, "kuhn"))
 def test_games_keep_the_contract(name):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # most games begin alike
@@ -101,10 +101,10 @@ def shares(result):
 @pytest.mark.parametrize(
     ("name", "wanted", "plies"),
     [
-        ("connect4", (0.565, 0.432, 0.003), 21.2),
-        ("simpletak", (0.386, 0.292, 0.323), 14.3),
+        thorough("connect4", (0.565, 0.432, 0.003), 21.2),
+        thorough("simpletak", (0.386, 0.292, 0.323), 14.3),
         ("tictactoe", (737 / 1260, 121 / 420, 8 / 63), None),
-        ("words", (0.494, 0.506, 0), 16.4),
+        thorough("words", (0.494, 0.506, 0), 16.4),
     ],
 )
 def test_random_play_has_the_known_results(name, wanted, plies):
@@ -140,6 +140,7 @@ def test_lines_are_found_across_down_and_in_both_diagonals():
     np.testing.assert_array_equal(found, (boards @ connect4.LINES == 4).any(1))
 
 
+@pytest.mark.thorough
 def test_looking_further_ahead_is_stronger_in_connect_four():
     assert score_of("connect4", "greedy_win", "random", 64)[0] > 0.85
     assert score_of("connect4", "lookahead_2", "greedy_win", 64)[0] > 0.6
