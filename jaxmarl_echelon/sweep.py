@@ -60,7 +60,7 @@ def parse_sweep_arguments() -> argparse.Namespace:
 
 @dataclass(frozen=True)
 class SearchCommand:
-    """What a search was started with, stored in its folder.
+    """Command of a search, stored in its folder.
 
     Attributes:
       overrides: of the configuration, as returned by `normalize_overrides`.
@@ -75,7 +75,7 @@ class SearchCommand:
 
     @cached_property
     def sources(self) -> Sources:
-        """Where the configuration is composed from."""
+        """Sources of the configuration."""
         return Sources(self.config_dir, self.config_name)
 
     def write(self, path: Path) -> None:

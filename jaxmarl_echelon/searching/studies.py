@@ -134,7 +134,7 @@ class Study:
     def ask(self) -> list[Any]:
         """Returns the trials of the next group; those left over at the end make a smaller one.
 
-        The sampler starts anew from the number of finished trials, so that a search that was interrupted
+        The sampler's seed depends on the number of finished trials, so that a search that was interrupted
         between two groups draws the same trials as one that was not.
         """
         done = len(self.finished())
