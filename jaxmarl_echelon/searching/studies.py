@@ -29,6 +29,7 @@ class SearchSettings:
       trials: trials in total.
       batch: trials in one program.
       seeds: runs of a trial, from the configuration's seed on.
+      measure: column of `eval.csv` whose values count; None for the score, or `avg_reward` without one.
       objective: a trial's value: the "best", "last" or "mean" score of its evaluations after training began.
       pruner: a key of `PRUNERS`: "halving" keeps the best third at a ninth and at a third of the evaluations
         (successive halving, Jamieson and Talwalkar 2016, arXiv:1502.07943), "median" the better half at every
@@ -38,6 +39,7 @@ class SearchSettings:
     trials: int = 64
     batch: int = 16
     seeds: int = 1
+    measure: str | None = None
     objective: str = OBJECTIVES[0]
     pruner: str = "halving"
 
