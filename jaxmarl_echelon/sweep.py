@@ -49,6 +49,7 @@ def parse_sweep_arguments() -> argparse.Namespace:
         ("seeds", "runs of each trial"),
     ):
         parser.add_argument(f"--{name}", type=int, help=f"{text} (default: {getattr(defaults, name)})")
+    parser.add_argument("--measure", help="column of eval.csv that counts (default: the score)")
     parser.add_argument(
         "--objective", choices=OBJECTIVES, help=f"evaluation that counts (default: {defaults.objective})"
     )
@@ -60,7 +61,7 @@ def parse_sweep_arguments() -> argparse.Namespace:
 
 @dataclass(frozen=True)
 class SearchCommand:
-    """Settings and overrides of a search, stored in its folder.
+    """Command of a search, stored in its folder.
 
     Attributes:
       overrides: of the configuration, as returned by `normalize_overrides`.
@@ -75,7 +76,7 @@ class SearchCommand:
 
     @cached_property
     def sources(self) -> Sources:
-        """Sources from which the configuration is composed."""
+        """Sources of the configuration."""
         return Sources(self.config_dir, self.config_name)
 
     def write(self, path: Path) -> None:
@@ -196,8 +197,8 @@ class Search:
         status = "finished"
         while status == "finished" and len(study.finished()) < self.settings.trials:
             status = self.train_trials(folder, study, watch)
-            self.write_results(folder, study, watch.measure)
-        self.write_results(folder, study, watch.measure, shown=True)
+            self.write_results(folder, study, watch.column)
+        self.write_results(folder, study, watch.column, shown=True)
         return status
 
     def train_trials(self, folder: Path, study: Study, watch: TrialWatch) -> str:
@@ -235,19 +236,19 @@ class Search:
     def write_results(self, folder: Path, study: Study, measure: str, *, shown: bool = False) -> None:
         """Writes `trials.csv` and `best.yaml`; if `shown`, also the picture, and prints the best trials."""
         rows = trial_tables.trial_rows(study.finished(), study.values)
-        name, best = measure.rpartition("/")[2], study.best()
+        best = study.best()
         if rows:
             trial_tables.write_trials(folder / "trials.csv", rows)
         if best is not None:
             contents = best_settings.compose_best(
                 self.command.overrides, study.values(best), self.command.sources
             )
-            told = f"{name_trial(best)} of {len(rows)}: {self.settings.objective} {name} {best.value:.4g}"
+            told = f"{name_trial(best)} of {len(rows)}: {self.settings.objective} {measure} {best.value:.4g}"
             best_settings.write_best(folder / "best.yaml", contents, told)
         if shown and rows:
-            trial_tables.trials_plot(folder / "sweep.png", rows, self.space, name)
+            trial_tables.trials_plot(folder / "sweep.png", rows, self.space, measure)
             Console(width=None if sys.stdout.isatty() else 120).print(
-                trial_tables.best_trials_table(rows, name)
+                trial_tables.best_trials_table(rows, measure)
             )
 
 

@@ -29,6 +29,7 @@ class SearchSettings:
       trials: trials in total.
       batch: trials in one program.
       seeds: runs of a trial, from the configuration's seed on.
+      measure: column of `eval.csv` whose values count; None for the score, or `avg_reward` without one.
       objective: a trial's value: the "best", "last" or "mean" score of its evaluations after training began.
       pruner: a key of `PRUNERS`: "halving" keeps the best third at a ninth and at a third of the evaluations
         (successive halving, Jamieson and Talwalkar 2016, arXiv:1502.07943), "median" the better half at every
@@ -38,6 +39,7 @@ class SearchSettings:
     trials: int = 64
     batch: int = 16
     seeds: int = 1
+    measure: str | None = None
     objective: str = OBJECTIVES[0]
     pruner: str = "halving"
 
@@ -134,7 +136,7 @@ class Study:
     def ask(self) -> list[Any]:
         """Returns the trials of the next group; those left over at the end make a smaller one.
 
-        The sampler is seeded with the number of finished trials, so that a search that was interrupted
+        The sampler's seed depends on the number of finished trials, so that a search that was interrupted
         between two groups draws the same trials as one that was not.
         """
         done = len(self.finished())

@@ -6,9 +6,13 @@ from typing import Any
 
 from typing_extensions import override
 
+from algos.checks import require_choice
 from jaxmarl_echelon.searching.studies import PRUNERS, SearchSettings, Study, is_among_best, judge_course
 from jaxmarl_echelon.training.host.group_members import GroupWatch, Member
 from jaxmarl_echelon.training.program.program import Program
+
+# Prefix of the columns of `eval.csv` among an evaluation's scalars.
+EVALUATIONS = "eval_agg/"
 
 
 def name_trial(trial: Any) -> str:
@@ -31,8 +35,8 @@ class TrialWatch(GroupWatch):
     def __init__(self, program: Program, study: Study, settings: SearchSettings, evaluations: int):
         super().__init__(program)
         self._study, self._settings, self._evaluations = study, settings, evaluations
-        column = program.env.spec.judged_by(program.agents)
-        self.measure = f"eval_agg/{column or 'avg_reward'}"
+        scored = program.env.spec.judged_by(program.agents)
+        self.column = settings.measure or scored or "avg_reward"
 
     def begin(self, trials: Sequence[Any], members: Sequence[Member]) -> None:
         """Begins a group; the variants of the members are named after the trials."""
@@ -45,12 +49,19 @@ class TrialWatch(GroupWatch):
 
     @override
     def evaluated(self, updates: int, values: Mapping[str, Mapping[str, float]]) -> set[str]:
-        """See `GroupWatch`. Trials are judged after all are reported, with those of earlier groups."""
+        """See `GroupWatch`. Trials are judged after all are reported, with those of earlier groups.
+
+        Raises:
+          ValueError: one line, if evaluations do not have the measure.
+        """
+        for known in values.values():
+            names = [name.removeprefix(EVALUATIONS) for name in known]
+            require_choice("--measure", self.column, names, "no column of eval.csv")
         if updates == 0:
             return set()
         reported: dict[str, float] = {}
         for name, trial in self._trials.items():
-            scores = [values[one][self.measure] for one in self._members[name] if one in values]
+            scores = [values[one][EVALUATIONS + self.column] for one in self._members[name] if one in values]
             if name in self.pruned or len(scores) < len(self._members[name]):
                 continue
             self.courses[name].append(math.fsum(scores) / len(scores))

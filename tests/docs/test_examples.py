@@ -19,6 +19,7 @@ from jaxmarl_echelon import (
     export,
     models,
     report,
+    sweep,
     tournament,
     train,
 )
@@ -34,6 +35,7 @@ PARSERS = {
     "tournament": tournament.parse_tournament_arguments,
     "exploit": exploit.parse_exploit_arguments,
     "models": models.parse_models_arguments,
+    "sweep": sweep.parse_sweep_arguments,
     "envs.drive.scenes": scenes.parse_scene_arguments,
 }
 # Overrides that name what only a reader has: a package of another launcher, configurations of their own.

@@ -156,6 +156,8 @@ def test_trials_are_judged_together_by_the_means_of_their_seeds(study):
         return {name: {"eval_agg/score": score} for name, score in every if not math.isnan(score)}
 
     assert watch.evaluated(0, told(1, 2, 3, 4)) == set()
+    with pytest.raises(ValueError, match="--measure=score: no column of eval.csv; "):
+        watch.evaluated(0, {"one": {"eval_agg/return": 0.0, "eval_agg/scores": 1.0}})
     assert watch.evaluated(2, told(1, 2, 3, 4)) == set()  # the first is too early
     assert watch.evaluated(4, told(4, 3, 2, math.nan)) == {f"{names[2]}_0", f"{names[2]}_1"}
     assert watch.courses[names[0]] == pytest.approx([1, 4]) and watch.pruned == {names[2]}
