@@ -170,7 +170,7 @@ def _axes(frame: _Frame, *, percent: bool = False) -> list[str]:
         y = float(frame.down(value))
         drawn.append(f'<line class="grid" x1="{LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>')
         drawn.append(_text(LEFT - 5, y + 3.5, label, "end"))
-    ticks = find_ticks(*frame.x, most=4)
+    ticks = find_ticks(*frame.x)
     for value, label in zip(ticks, label_ticks(ticks), strict=True):
         x = float(frame.across(value))
         drawn.append(_text(x, bottom + 15, label, "end" if x > right - 18 else "middle"))

@@ -25,6 +25,8 @@ MOST_LINES = 8
 _DWARFED = 10.0
 # Columns of evaluations that are no measures of their own.
 _KNOWN = ("step", "num_episodes", "quarantined", "phase_success_rate")
+# Names in training of columns of evaluations that differ.
+_IN_TRAINING = {RETURN: "return", "avg_episode_length": "episode_length"}
 _COMPONENTS, _OUTCOMES = "reward_components/", "outcome/"
 # Numbers of a staged curriculum that are fixed or shown otherwise.
 _CURRICULUM = (
@@ -60,7 +62,7 @@ def chart_measure(run: RecordedRun, members: Sequence[RecordedRun], measured: Me
     """Draws one measure of a run without `members`."""
     del members
     lines, evaluations = [], run.evaluations
-    trained = run.metrics.get(f"train/{'return' if measured.column == RETURN else measured.column}")
+    trained = run.metrics.get(f"train/{_IN_TRAINING.get(measured.column, measured.column)}")
     if trained is not None:
         lines.append(Line("training", *thin_curve(run.steps, trained), colour=None))
     if measured.column in evaluations:
