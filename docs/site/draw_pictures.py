@@ -135,7 +135,7 @@ def _draw_car(
 
 
 def shrink(path: Path) -> None:
-    """Makes a picture small enough for the repository: `WIDTH` pixels wide, fewer colours above `MOST_BYTES`."""
+    """Makes a picture small enough: `WIDTH` pixels wide, and with fewer colours above `MOST_BYTES`."""
     image = Image.open(path).convert("RGB")
     image.thumbnail((WIDTH, 10 * WIDTH), Image.Resampling.LANCZOS)
     image.save(path, optimize=True)

@@ -49,13 +49,19 @@ def chart_learning_curves(run: RecordedRun, members: Sequence[RecordedRun]) -> l
     """
     score = run.score
     shown = [score] if score.column == RETURN else [score, Measured(RETURN)]
-    measures = [Measured(name) for name in run.evaluations if _is_measure(name, score)]
+    measures = [Measured(name) for name in run.evaluations if _is_measure(name, score) and _occurs(run, name)]
     draw = chart_members if members else chart_measure
     return [draw(run, members, one) for one in (*shown, *measures[:MOST_CHARTS])]
 
 
 def _is_measure(name: str, score: Measured) -> bool:
     return "/" not in name and name not in (*_KNOWN, *score) and not name.startswith(("std_", RETURN))
+
+
+def _occurs(run: RecordedRun, name: str) -> bool:
+    """Whether a measure is ever other than 0, in evaluations or in training."""
+    columns = run.evaluations[name], run.metrics.get(f"train/{name}", np.empty(0))
+    return any(bool(np.nan_to_num(column).any()) for column in columns)
 
 
 def chart_measure(run: RecordedRun, members: Sequence[RecordedRun], measured: Measured) -> str:

@@ -71,12 +71,15 @@ def test_charts_show_what_changes_and_small_components_apart(tmp_path):
         paid = {"terminal": step / 10.0, "pinch": 1.0, "idle": 0.0}
         row = {f"train/reward_components/{name}": value for name, value in paid.items()}
         metrics.append(step, row | {"losses/clip": 0.2, "losses/value": step / 1e4})
+    evaluations = CsvTable(folder / "eval.csv", resume_step=3000)
+    evaluations.append(3000, {"invalid_rate": 0.0, "win_rate": 0.5})
     page = run_page.write_report(folder, changed=NONE).read_text()
     titles = re.findall(r"<figcaption><b>(.*?)</b> (.*?)</figcaption>", page)
     named = {title: re.findall(r">(\w+)</span>", legend) for title, legend in titles}
     assert named["components of the return, in training"] == ["terminal"]
     assert named["its smaller components"] == ["pinch"]
     assert "value" in named and "clip" not in named
+    assert "win rate" in named and "invalid rate" not in named
 
 
 def test_only_pages_of_running_runs_reload(tmp_path):
