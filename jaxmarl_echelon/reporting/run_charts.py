@@ -71,6 +71,13 @@ def chart_measure(run: RecordedRun, members: Sequence[RecordedRun], measured: Me
     trained = run.metrics.get(f"train/{_IN_TRAINING.get(measured.column, measured.column)}")
     if trained is not None:
         lines.append(Line("training", *thin_curve(run.steps, trained), colour=None))
+    elif measured.column == RETURN:
+        # Of several learners, each has a return of its own.
+        learners = select_columns(run.metrics, "train/return/")
+        lines += [
+            Line(f"training, {role}", *thin_curve(run.steps, column), colour=number)
+            for number, (role, column) in enumerate(learners.items(), 1)
+        ]
     if measured.column in evaluations:
         ends = _interval(evaluations, measured)
         lines.append(
@@ -163,13 +170,17 @@ def chart_outcomes(run: RecordedRun) -> list[str]:
         "training": (run.steps, select_columns(run.metrics, f"train/{_OUTCOMES}")),
     }
     charts = []
+    names = sorted(
+        {name for _, shares in tables.values() for name, share in shares.items() if np.nansum(share) > 0}
+    )
+    colours = {name: number for number, name in enumerate(names)}
     for title, (steps, shares) in tables.items():
         occurred = {name: share for name, share in shares.items() if np.nansum(share) > 0}
         thinned = {name: thin_curve(steps, share) for name, share in occurred.items()}
         if len({len(x) for x, _ in thinned.values()}) == 1:
             x = next(iter(thinned.values()))[0]
             heights = {name: y for name, (_, y) in thinned.items()}
-            charts.append(draw_shares(f"outcomes of {title}", x, heights))
+            charts.append(draw_shares(f"outcomes of {title}", x, heights, colours))
     return charts
 
 
