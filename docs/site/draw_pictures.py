@@ -7,6 +7,7 @@ games writes text: one game is drawn, position by position. `f110_spawns` shows 
 adversarial task.
 """
 
+import re
 import sys
 import textwrap
 from collections.abc import Mapping
@@ -41,8 +42,10 @@ EPISODES = {
 GAMES = [f"textgames/{path.stem}" for path in sorted((ROOT / "conf" / "env" / "textgames").glob("*.yaml"))]
 SPAWNS = "f110_spawns"
 NUMBER = 6
-MOST_LINES = 48
-WIDTH, COLOURS = 1000, 128
+# Characters in a line and rows of tiles in the picture of a game; a line that begins a move.
+CHARACTERS, MOST_ROWS = 136, 5
+MOVE = re.compile(r"\d+\. ")
+WIDTH, MOST_BYTES = 1000, 250_000
 
 
 def draw_episodes(name: str) -> None:
@@ -73,26 +76,34 @@ def draw_game(name: str) -> None:
     (role,) = (one.name for one in env.spec.roles)
     best = next((script for script in ("perfect", "equilibrium") if script in env.scripts), "random")
     recorded = play_scripts(env, {role: best}, {}, 1)
-    columns = lay_out_columns(env.viewer.text(recorded, 0).splitlines())
-    figure = Figure(figsize=(WIDTH / 100, 0.155 * max(map(len, columns)) + 0.35), dpi=100)
-    for column, lines in enumerate(columns):
-        place = (0.02 + column / len(columns), 1 - 0.1 / figure.get_figheight())
-        figure.text(*place, "\n".join(lines), va="top", family="monospace", fontsize=8.5)
+    lines = lay_out_tiles(env.viewer.text(recorded, 0).splitlines())
+    figure = Figure(figsize=(WIDTH / 100, 0.155 * len(lines) + 0.3), dpi=100)
+    figure.text(
+        0.01, 1 - 0.1 / figure.get_figheight(), "\n".join(lines), va="top", family="monospace", fontsize=8.5
+    )
     path = PICTURES / f"{name.replace('/', '_')}.png"
     figure.savefig(path)
     shrink(path)
 
 
-def lay_out_columns(lines: list[str], width: int = 110) -> list[list[str]]:
-    """Arranges lines of text in up to four columns, so that no line is cut; long lines are wrapped."""
-    longest = max(map(len, lines))
-    count = max(min(4, width // (longest + 4), -(-len(lines) // 6)), 1)
-    wrapped = [part for line in lines for part in (textwrap.wrap(line, width) or [""])]
-    tall = min(-(-len(wrapped) // count), MOST_LINES)
-    parts = [wrapped[start : start + tall] for start in range(0, len(wrapped), tall)]
-    if len(parts) > count:
-        parts = [*parts[: count - 1], ["...", *parts[-1]]]
-    return parts
+def lay_out_tiles(lines: list[str]) -> list[str]:
+    """Arranges the text of a game in tiles, one per move; leaves out moves in the middle of long games."""
+    tiles: list[list[str]] = [[]]
+    for line in lines:
+        if MOVE.match(line):
+            tiles.append([])
+        tiles[-1] += textwrap.wrap(line, CHARACTERS) or [""]
+    width = max(len(line) for tile in tiles for line in tile) + 3
+    beside = max((CHARACTERS + 3) // width, 1)
+    if len(tiles) > beside * MOST_ROWS:
+        tiles = [*tiles[: beside * MOST_ROWS - 2], ["..."], tiles[-1]]
+    found = []
+    for start in range(0, len(tiles), beside):
+        row = tiles[start : start + beside]
+        for height in range(max(map(len, row))):
+            found.append("".join((tile[height] if height < len(tile) else "").ljust(width) for tile in row))
+        found.append("")
+    return found[:-1]
 
 
 def draw_spawns() -> None:
@@ -124,12 +135,12 @@ def _draw_car(
 
 
 def shrink(path: Path) -> None:
-    """Makes a picture small enough for the repository: `WIDTH` pixels wide, a palette of `COLOURS`."""
+    """Makes a picture small enough: `WIDTH` pixels wide, and with fewer colours above `MOST_BYTES`."""
     image = Image.open(path).convert("RGB")
     image.thumbnail((WIDTH, 10 * WIDTH), Image.Resampling.LANCZOS)
-    # This method keeps colours that few pixels have, as marks do.
-    kept = image.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-    kept.save(path, optimize=True)
+    image.save(path, optimize=True)
+    if path.stat().st_size > MOST_BYTES:
+        image.quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 def main() -> None:

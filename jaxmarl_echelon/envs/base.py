@@ -269,7 +269,7 @@ class Viewer:
         """Draws all recorded episodes as one picture."""
         raise NotImplementedError
 
-    def picture_with(self, path: Path, evaluation, episode: int) -> None:
+    def picture_with(self, path: Path, evaluation, episode: int | None) -> None:
         """Draws as `picture`, with one episode among those shown; where all are, that is `picture`."""
         del episode
         self.picture(path, evaluation)

@@ -2,7 +2,7 @@
 
 import html
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,26 +89,29 @@ def draw_chart(
     return _figure(title, across, drawn, [(line.name, line.colour) for line in lines if line.name])
 
 
-def draw_shares(title: str, x: np.ndarray, shares: dict[str, np.ndarray]) -> str:
+def draw_shares(
+    title: str, x: np.ndarray, shares: Mapping[str, np.ndarray], colours: Mapping[str, int]
+) -> str:
     """Draws shares of a whole over steps as stacked areas, the first at the bottom.
 
     Args:
       title: headline.
       x: environment steps `[n]`.
       shares: name to fractions `[n]`.
+      colours: name to number of a colour.
     """
     known = np.isfinite(np.sum(list(shares.values()), 0)) if shares else np.empty(0, bool)
     if np.count_nonzero(known) < 2:
         return ""
     frame, below = _Frame(_span([x[known]]), (0.0, 1.0)), np.zeros(np.count_nonzero(known))
     drawn = []
-    for number, share in enumerate(shares.values()):
+    for name, share in shares.items():
         above = below + share[known]
         outline = frame.points(x[known], above) + frame.points(x[known], below)[::-1]
-        drawn.append(f'<polygon class="area {_colour(number)}" points="{" ".join(outline)}"/>')
+        drawn.append(f'<polygon class="area {_colour(colours[name])}" points="{" ".join(outline)}"/>')
         below = above
     drawn += _axes(frame, percent=True)
-    return _figure(title, STEPS, drawn, [(name, number) for number, name in enumerate(shares)])
+    return _figure(title, STEPS, drawn, [(name, colours[name]) for name in shares])
 
 
 def find_ticks(low: float, high: float, most: int = 5) -> list[float]:
@@ -170,7 +173,7 @@ def _axes(frame: _Frame, *, percent: bool = False) -> list[str]:
         y = float(frame.down(value))
         drawn.append(f'<line class="grid" x1="{LEFT}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>')
         drawn.append(_text(LEFT - 5, y + 3.5, label, "end"))
-    ticks = find_ticks(*frame.x, most=4)
+    ticks = find_ticks(*frame.x)
     for value, label in zip(ticks, label_ticks(ticks), strict=True):
         x = float(frame.across(value))
         drawn.append(_text(x, bottom + 15, label, "end" if x > right - 18 else "middle"))

@@ -31,7 +31,7 @@ def chart_ratings(rows: PoolRows) -> str:
             number += 1
             lines.append(Line(name, steps, mu, colour=number))
         else:
-            lines.append(Line("", steps, mu, colour=None, style="faint"))
+            lines.append(Line("snapshots", steps, mu, colour=None, style="faint"))
     return draw_chart("ratings", lines)
 
 

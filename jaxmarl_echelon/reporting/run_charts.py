@@ -25,6 +25,8 @@ MOST_LINES = 8
 _DWARFED = 10.0
 # Columns of evaluations that are no measures of their own.
 _KNOWN = ("step", "num_episodes", "quarantined", "phase_success_rate")
+# Names in training of columns of evaluations that differ.
+_IN_TRAINING = {RETURN: "return", "avg_episode_length": "episode_length"}
 _COMPONENTS, _OUTCOMES = "reward_components/", "outcome/"
 # Numbers of a staged curriculum that are fixed or shown otherwise.
 _CURRICULUM = (
@@ -47,7 +49,7 @@ def chart_learning_curves(run: RecordedRun, members: Sequence[RecordedRun]) -> l
     """
     score = run.score
     shown = [score] if score.column == RETURN else [score, Measured(RETURN)]
-    measures = [Measured(name) for name in run.evaluations if _is_measure(name, score)]
+    measures = [Measured(name) for name in run.evaluations if _is_measure(name, score) and _occurs(run, name)]
     draw = chart_members if members else chart_measure
     return [draw(run, members, one) for one in (*shown, *measures[:MOST_CHARTS])]
 
@@ -56,13 +58,26 @@ def _is_measure(name: str, score: Measured) -> bool:
     return "/" not in name and name not in (*_KNOWN, *score) and not name.startswith(("std_", RETURN))
 
 
+def _occurs(run: RecordedRun, name: str) -> bool:
+    """Whether a measure is ever other than 0, in evaluations or in training."""
+    columns = run.evaluations[name], run.metrics.get(f"train/{name}", np.empty(0))
+    return any(bool(np.nan_to_num(column).any()) for column in columns)
+
+
 def chart_measure(run: RecordedRun, members: Sequence[RecordedRun], measured: Measured) -> str:
     """Draws one measure of a run without `members`."""
     del members
     lines, evaluations = [], run.evaluations
-    trained = run.metrics.get(f"train/{'return' if measured.column == RETURN else measured.column}")
+    trained = run.metrics.get(f"train/{_IN_TRAINING.get(measured.column, measured.column)}")
     if trained is not None:
         lines.append(Line("training", *thin_curve(run.steps, trained), colour=None))
+    elif measured.column == RETURN:
+        # Of several learners, each has a return of its own.
+        learners = select_columns(run.metrics, "train/return/")
+        lines += [
+            Line(f"training, {role}", *thin_curve(run.steps, column), colour=number)
+            for number, (role, column) in enumerate(learners.items(), 1)
+        ]
     if measured.column in evaluations:
         ends = _interval(evaluations, measured)
         lines.append(
@@ -155,13 +170,17 @@ def chart_outcomes(run: RecordedRun) -> list[str]:
         "training": (run.steps, select_columns(run.metrics, f"train/{_OUTCOMES}")),
     }
     charts = []
+    names = sorted(
+        {name for _, shares in tables.values() for name, share in shares.items() if np.nansum(share) > 0}
+    )
+    colours = {name: number for number, name in enumerate(names)}
     for title, (steps, shares) in tables.items():
         occurred = {name: share for name, share in shares.items() if np.nansum(share) > 0}
         thinned = {name: thin_curve(steps, share) for name, share in occurred.items()}
         if len({len(x) for x, _ in thinned.values()}) == 1:
             x = next(iter(thinned.values()))[0]
             heights = {name: y for name, (_, y) in thinned.items()}
-            charts.append(draw_shares(f"outcomes of {title}", x, heights))
+            charts.append(draw_shares(f"outcomes of {title}", x, heights, colours))
     return charts
 
 

@@ -81,9 +81,12 @@ def _trained(column: str) -> str:
 
 
 def _results(axes: Axes, metrics: Columns, evaluations: Columns, column: str, score: str | None) -> None:
-    """Plots the score or the return in training and evaluations."""
+    """Plots the score or the return in training and evaluations; the return of each of several learners."""
     scored = column != RETURN
     _curve(axes, metrics, _trained(column), column.replace("_", " ") if scored else "return")
+    several = [] if scored else [name for name in metrics if name.startswith("train/return/")]
+    for name, colour in zip(several, pick_colours(len(several)), strict=True):
+        axes.plot(metrics["step"], metrics[name], color=colour, label=name.removeprefix("train/return/"))
     _evaluations(axes, evaluations, column, (f"{score}_low", f"{score}_high") if scored else None)
     if scored:
         axes.set_ylim(-0.02, 1.02)

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from jaxmarl_echelon.palette import GOLD
+
 # Matplotlib is imported only where something is drawn, so that training starts without it.
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -13,10 +15,10 @@ WIDTH, LINE, DPI = 10.0, 0.16, 100
 TEXT_SIZE = 8.0
 
 
-def choose_panels(count: int, chosen: int = 0) -> list[int]:
+def choose_panels(count: int, chosen: int | None = None) -> list[int]:
     """Returns the indices of the episodes that get panels: the first ones, and in any case `chosen`."""
     shown = list(range(min(count, MOST_PANELS)))
-    return shown if chosen in shown else [*shown[:-1], chosen]
+    return shown if chosen is None or chosen in shown else [*shown[:-1], chosen]
 
 
 def make_panels(
@@ -47,8 +49,9 @@ def make_panels(
 
 
 def title_panel(axes: "Axes", text: str, *, chosen: bool = False) -> None:
-    """Writes the title of a panel, in bold for the episode that was chosen."""
-    axes.set_title(text, fontsize=TEXT_SIZE, fontweight="bold" if chosen else "normal")
+    """Writes the title of a panel, on a coloured ground for the episode that was chosen."""
+    ground = {"facecolor": GOLD, "alpha": 0.35, "edgecolor": "none", "pad": 2.0}
+    axes.set_title(text, fontsize=TEXT_SIZE, bbox=ground if chosen else None)
 
 
 def add_legend(figure: "Figure", handles: list, columns: int) -> None:

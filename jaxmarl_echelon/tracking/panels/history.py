@@ -34,6 +34,7 @@ def find_courses(view: RunView) -> list[Course]:
     found = [
         Course(view.score or "", f"train/{view.score_column}", f"eval_agg/{view.score_column}"),
         Course("return", "train/return", f"eval_agg/{RETURN}"),
+        *(Course(f"return, {role}", f"train/return/{role}") for role, _ in view.section("train/return/")),
         Course("length", "train/episode_length", "eval_agg/avg_episode_length"),
         *(Course(name, f"train/{name}", f"eval_agg/{name}") for name, _ in view.results()),
         *(Course(name, f"losses/{name}") for name, _ in view.losses()),

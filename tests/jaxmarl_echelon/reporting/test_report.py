@@ -70,13 +70,27 @@ def test_charts_show_what_changes_and_small_components_apart(tmp_path):
     for step in (1000, 2000):
         paid = {"terminal": step / 10.0, "pinch": 1.0, "idle": 0.0}
         row = {f"train/reward_components/{name}": value for name, value in paid.items()}
+        row |= {"train/return/fox": 1.0, "train/return/hound": 2.0}
+        row |= {"train/outcome/crash": 0.5, "train/outcome/goal": 0.5}
         metrics.append(step, row | {"losses/clip": 0.2, "losses/value": step / 1e4})
+    evaluations = CsvTable(folder / "eval.csv", resume_step=3000)
+    shares = {"outcome/crash": 0.0, "outcome/goal": 1.0}
+    evaluations.append(3000, shares | {"invalid_rate": 0.0, "win_rate": 0.5, "avg_reward": 1.0})
+    evaluations.append(4000, shares)
     page = run_page.write_report(folder, changed=NONE).read_text()
     titles = re.findall(r"<figcaption><b>(.*?)</b> (.*?)</figcaption>", page)
     named = {title: re.findall(r">(\w+)</span>", legend) for title, legend in titles}
     assert named["components of the return, in training"] == ["terminal"]
     assert named["its smaller components"] == ["pinch"]
     assert "value" in named and "clip" not in named
+    # Each learner has its return, and an outcome has one colour.
+    assert re.findall(r">(training, \w+)</span>", dict(titles)["return"]) == [
+        "training, fox",
+        "training, hound",
+    ]
+    for kind in ("evaluations", "training"):
+        assert '<span class="c1">goal</span>' in dict(titles)[f"outcomes of {kind}"]
+    assert "win rate" in named and "invalid rate" not in named
 
 
 def test_only_pages_of_running_runs_reload(tmp_path):
@@ -217,6 +231,6 @@ def test_charts_draw_values_where_they_belong():
     assert "a &amp; b" in drawn
     assert charts.draw_chart("title", [charts.Line("", np.full(2, np.nan), np.zeros(2))]) == ""
     shares = {"crash": np.array([1.0, 0.25]), "goal": np.array([0.0, 0.75])}
-    areas = charts.draw_shares("ends", np.array([0.0, 1.0]), shares)
+    areas = charts.draw_shares("ends", np.array([0.0, 1.0]), shares, {"crash": 0, "goal": 1})
     quarter = bottom - 0.25 * (bottom - charts.TOP)
     assert f"{right}.0,{quarter:.1f}" in areas and areas.count("<polygon") == 2

@@ -11,7 +11,7 @@ from jaxmarl_echelon.envs.viewing.panels import add_legend, make_panels, title_p
 
 
 def save_drive_picture(
-    path: str | Path, episodes: Mapping[int, DriveEpisode], title: str, chosen: int
+    path: str | Path, episodes: Mapping[int, DriveEpisode], title: str, chosen: int | None
 ) -> None:
     """Draws the trajectories of all learners, one panel per episode.
 
@@ -22,7 +22,7 @@ def save_drive_picture(
       path: file to write.
       episodes: by index, at least one.
       title: headline.
-      chosen: index of the episode whose title is emphasised.
+      chosen: index of the episode whose title is emphasised; None for none.
     """
     from jaxmarl_echelon.envs.drive.view.road_drawing import draw_roads
 

@@ -39,9 +39,9 @@ class DriveViewer(base.Viewer):
 
     def picture(self, path: Path, evaluation) -> None:
         """Draws the first episodes of an evaluation, one panel each, as a PNG."""
-        self.picture_with(path, evaluation, 0)
+        self.picture_with(path, evaluation, None)
 
-    def picture_with(self, path: Path, evaluation, episode: int) -> None:
+    def picture_with(self, path: Path, evaluation, episode: int | None) -> None:
         """Draws the first episodes of an evaluation and the chosen one, one panel each, as a PNG."""
         shown = {i: self._episode(evaluation, i) for i in choose_panels(len(evaluation.length), episode)}
         there = np.asarray(evaluation.present[VEHICLE_ROLE])

@@ -63,9 +63,9 @@ class BattleViewer(base.Viewer):
 
     def picture(self, path: Path, evaluation) -> None:
         """Draws the first episodes of an evaluation, one panel each, as a PNG."""
-        self.picture_with(path, evaluation, 0)
+        self.picture_with(path, evaluation, None)
 
-    def picture_with(self, path: Path, evaluation, episode: int) -> None:
+    def picture_with(self, path: Path, evaluation, episode: int | None) -> None:
         """Draws the first episodes of an evaluation and the chosen one, one panel each, as a PNG."""
         results = [self._result(evaluation, index) for index in range(len(evaluation.length))]
         often = sorted(sorted(set(results)), key=results.count, reverse=True)
@@ -107,7 +107,7 @@ def save_picture(
     path: str | Path,
     episodes: Mapping[int, RecordedBattle],
     title: str,
-    chosen: int,
+    chosen: int | None,
     style: PanelStyle | None = None,
 ) -> None:
     """Draws the trajectories of all mechs on their terrains, as a PNG.
@@ -119,7 +119,7 @@ def save_picture(
       path: file to write.
       episodes: by index, at least one; each gets a panel.
       title: headline.
-      chosen: index of the episode whose title is emphasised.
+      chosen: index of the episode whose title is emphasised; None for none.
       style: what panels show; by default zone, result and score.
     """
     style = style or PanelStyle(_mark_zone, _caption, _zone_handles)

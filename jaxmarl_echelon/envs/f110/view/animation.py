@@ -23,7 +23,7 @@ from physics.boxes import box_corners
 
 HEADER = 26
 _SIZE = (720, 360)
-_MOST_FRAMES = 180
+_MOST_FRAMES, _MOST_BEAMS = 180, 36
 _VIEW = 14.0
 
 
@@ -68,10 +68,11 @@ def _draw_moment(episode: RecordedDrive, moment: int, angles, centre, scale: flo
 
 
 def _draw_beams(canvas: MapCanvas, episode: RecordedDrive, moment: int, angles: np.ndarray) -> None:
-    """Draws the beams of car 0."""
+    """Draws some of the beams of car 0; all of many would hide the map and make large files."""
+    some = slice(None, None, -(-len(angles) // _MOST_BEAMS))
     x, y, heading = episode.frames.pose[moment, 0]
-    direction = heading + angles
-    ends = episode.frames.scan[moment, :, None] * np.stack([np.cos(direction), np.sin(direction)], -1)
+    direction = heading + angles[some]
+    ends = episode.frames.scan[moment, some, None] * np.stack([np.cos(direction), np.sin(direction)], -1)
     for end in np.array([x, y]) + ends:
         canvas.line((x, y), end, RAY, 1)
 

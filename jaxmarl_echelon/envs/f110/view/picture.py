@@ -25,7 +25,7 @@ _LATELY = 2.0
 
 
 def save_chase_picture(
-    path: str | Path, episodes: Sequence[RecordedDrive], shown: Sequence[int], chosen: int
+    path: str | Path, episodes: Sequence[RecordedDrive], shown: Sequence[int], chosen: int | None
 ) -> None:
     """Draws all attackers' paths on one map by outcome, and below the ends of some episodes.
 
@@ -33,7 +33,7 @@ def save_chase_picture(
       path: file to write.
       episodes: on the same map; at least one.
       shown: indices of the episodes whose ends are drawn.
-      chosen: index of the episode whose title is emphasised.
+      chosen: index of the episode whose title is emphasised; None for none.
     """
     poses = [episode.frames.pose for episode in episodes]
     low, high = bound_positions(poses, margin=0.8)
@@ -56,7 +56,7 @@ def save_chase_picture(
 
 
 def save_race_picture(
-    path: str | Path, episodes: Sequence[RecordedDrive], shown: Sequence[int], chosen: int
+    path: str | Path, episodes: Sequence[RecordedDrive], shown: Sequence[int], chosen: int | None
 ) -> None:
     """Draws races, one panel each: car 0's line coloured by its speed, the other cars' in their colours.
 
@@ -64,7 +64,7 @@ def save_race_picture(
       path: file to write.
       episodes: all of an evaluation, for the headline.
       shown: indices of the episodes that are drawn.
-      chosen: index of the episode whose title is emphasised.
+      chosen: index of the episode whose title is emphasised; None for none.
     """
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize

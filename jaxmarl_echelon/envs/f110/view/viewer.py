@@ -40,16 +40,16 @@ class F110Viewer(base.Viewer):
 
     def picture(self, path: Path, evaluation) -> None:
         """Draws the episodes of an evaluation."""
-        self.picture_with(path, evaluation, 0)
+        self.picture_with(path, evaluation, None)
 
-    def picture_with(self, path: Path, evaluation, episode: int) -> None:
+    def picture_with(self, path: Path, evaluation, episode: int | None) -> None:
         """Draws episodes with one of them among those shown; of a chase, those on the same map as it."""
         numbers = np.arange(len(evaluation.length))
         if self.roles:
             maps = np.asarray(evaluation.frames.map_index[0])
-            numbers = np.flatnonzero(maps == maps[episode])
+            numbers = np.flatnonzero(maps == maps[episode or 0])
         episodes = [self._episode(evaluation, int(number)) for number in numbers]
-        chosen = int(np.flatnonzero(numbers == episode)[0])
+        chosen = None if episode is None else int(np.flatnonzero(numbers == episode)[0])
         save = save_chase_picture if self.roles else save_race_picture
         save(path, episodes, choose_panels(len(episodes), chosen), chosen)
 

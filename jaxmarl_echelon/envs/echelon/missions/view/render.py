@@ -49,7 +49,7 @@ class MissionViewer(BattleViewer):
         self.snapshot = make_mission_snapshot(env.teams, env.battle_params)
         self.verbs, self.ground = env.registry.names, env.ground
 
-    def picture_with(self, path: Path, evaluation, episode: int) -> None:
+    def picture_with(self, path: Path, evaluation, episode: int | None) -> None:
         """Draws the first episodes of an evaluation and the chosen one, one panel each, as a PNG."""
         number = len(evaluation.length)
         shown = {i: self._episode(evaluation, i) for i in choose_panels(number, episode)}
