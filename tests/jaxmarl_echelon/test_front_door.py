@@ -12,7 +12,7 @@ import numpy as np
 import probes
 import pytest
 from commands import write_environments
-from marked import mark_others
+from marked import mark_after, mark_others
 
 import jaxmarl_echelon as je
 from jaxmarl_echelon import checkpoints, command_line, train
@@ -226,17 +226,20 @@ def test_roles_of_policies(mine):
 
 @pytest.mark.parametrize(
     ("package", "extra", "override"),
-    [
-        ("brax", "brax", "env=brax/ant"),
-        ("gymnax", "gymnax", "env=gymnax/CartPole-v1"),
-        ("jaxmarl", "jaxmarl", "env=jaxmarl/MPE_simple_spread_v3"),
-        ("pgx", "pgx", "env=pgx/connect_four"),
-        ("mujoco_playground", "playground", "env=playground/CartpoleBalance"),
-        ("wandb", "wandb", "tracking=wandb"),
-        ("tensorboardX", "tensorboard", "tracking=tensorboard"),
-        ("mlflow", "mlflow", "tracking=mlflow"),
-        ("trackio", "trackio", "tracking=trackio"),
-    ],
+    mark_after(
+        4,
+        [
+            ("brax", "brax", "env=brax/ant"),
+            ("wandb", "wandb", "tracking=wandb"),
+            ("gymnax", "gymnax", "env=gymnax/CartPole-v1"),
+            ("jaxmarl", "jaxmarl", "env=jaxmarl/MPE_simple_spread_v3"),
+            ("pgx", "pgx", "env=pgx/connect_four"),
+            ("mujoco_playground", "playground", "env=playground/CartpoleBalance"),
+            ("tensorboardX", "tensorboard", "tracking=tensorboard"),
+            ("mlflow", "mlflow", "tracking=mlflow"),
+            ("trackio", "trackio", "tracking=trackio"),
+        ],
+    ),
 )
 def test_a_missing_package_is_one_line_and_writes_nothing(
     monkeypatch, capsys, tmp_path, mine, package, extra, override

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marked import mark_after
 
 from algos.nets.cores import Core, CoreConfig
 
@@ -23,7 +24,7 @@ RESETS[:, 4] = True
 RESETS[[2, 5, 7], 5] = True
 
 
-@pytest.fixture(params=[name for name in VARIANTS if name != "mingru linear"])
+@pytest.fixture(params=mark_after(3, [name for name in VARIANTS if name != "mingru linear"]))
 def variant(request) -> str:
     return request.param
 

@@ -160,7 +160,7 @@ def experience(agent, obs):
 @pytest.mark.parametrize(
     ("learner", "kind"),
     mark_after(
-        2, [("recurrent", "attention"), ("td3", "deepset"), ("apart", "deepset"), ("sac", "attention")]
+        1, [("recurrent", "attention"), ("td3", "deepset"), ("apart", "deepset"), ("sac", "attention")]
     ),
 )
 def test_the_order_of_entities_matters_to_no_agent_whose_normaliser_runs(learner, kind):

@@ -42,6 +42,7 @@ def learnt(config_class, **settings):
     return value[:2], value[2:].reshape(2, 2, *value.shape[1:]), float(error), action
 
 
+@pytest.mark.thorough
 def test_independent_learners_average_over_what_the_others_do():
     """Each is worth 1/2 or 9/2 where 8 could be had, so that the safe 7 is chosen.
 

@@ -21,6 +21,7 @@ from echelon_arena import (
     run,
     told,
 )
+from marked import thorough
 from omegaconf import OmegaConf
 
 from jaxmarl_echelon.envs.echelon.battle.movement import ground_around
@@ -145,7 +146,7 @@ def test_electronic_warfare_heats_the_emitter():
     assert heat[1.0] - heat[-1.0] == pytest.approx(2.0, abs=1e-4)
 
 
-@pytest.mark.parametrize("original", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("original", [False, thorough(True)])
 def test_gauss_from_the_front(original):
     start = duel(standing(HEAVY, 5.0), standing(MEDIUM, 20.0, yaw=BACK))
     once = np.zeros((100, 4, 9), np.float32)
@@ -178,7 +179,7 @@ def test_cadence_of_cannons():
     assert np.flatnonzero(smoke).tolist() == [0]
 
 
-@pytest.mark.parametrize("original", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("original", [False, thorough(True)])
 def test_autocannon_suppresses(original):
     start = duel(standing(MEDIUM, 10.0), standing(HEAVY, 20.0, yaw=BACK))
     battle = run(start, told({"tertiary": 1}), original=original)
@@ -211,7 +212,7 @@ def test_range_of_projectiles():
         assert not flying.smoke.left.any()
 
 
-@pytest.mark.parametrize("original", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("original", [False, thorough(True)])
 def test_laser_overheats(original):
     start = duel(standing(MEDIUM, 10.0), standing(HEAVY, 15.0, yaw=BACK))
     battle = run(start, told({"primary": 1}), original=original)
@@ -465,7 +466,7 @@ def test_both_die_when_both_fire():
     assert together.tally.kills[0].tolist() == [1, 0, 1, 0]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_blue_fires_first_in_the_original():
     bodies = standing(MEDIUM, 10.0), standing(MEDIUM, 14.0, yaw=BACK)
     start = duel(*bodies, hp=[1.0, 1, 1, 1])
@@ -532,7 +533,7 @@ def test_non_finite_commands_do_nothing():
     assert fast.mechs.velocity[0, 0, 0] == pytest.approx(0.98 * 7, abs=1e-5)
 
 
-@pytest.mark.parametrize("original", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("original", [False, thorough(True)])
 def test_mechs_do_not_climb_on_each_other(original):
     start = duel(standing(SCOUT, 10.0), (HEAVY, 14.0, 20.0, 2.0, 0.0))
     position = run(start, told({"forward": 1}), original=original).mechs.position[:, 0]
@@ -546,7 +547,7 @@ def test_overlapping_mechs_can_separate():
     assert position[0] < 10 and position[-1] == pytest.approx(1.25)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_overlapping_mechs_block_each_other_in_the_original():
     start = duel(standing(MEDIUM, 10.0), standing(MEDIUM, 11.0))
     position = run(start, told({"forward": -1}), original=True).mechs.position[:, 0, 0]

@@ -252,6 +252,7 @@ def test_blocks_of_telemetry_cover_every_column_once(side):
     assert (banks._blocks(columns).sum((1, 2)) == 1).all()
 
 
+@pytest.mark.thorough
 def test_bank_is_the_same_from_one_process_or_two_and_from_the_file(tmp_path):
     seeds = (3, 1, 4, 1, 5)
     alone = terrain_bank(seeds, SMALL, cache=None, workers=1)

@@ -12,6 +12,7 @@ import numpy as np
 import probes
 import pytest
 from compiled_once import Once
+from marked import thorough
 from PIL import Image
 
 from algos.off_policy.sac import SACConfig
@@ -258,7 +259,9 @@ def two_phases(env):
     return phased_curriculum(env, [{"name": name} for name in ("early", "late")])
 
 
-@pytest.mark.parametrize("algo", [None, SACConfig(widths=(8,), batch_size=4, replay={"capacity": 512})])
+@pytest.mark.parametrize(
+    "algo", [None, thorough(SACConfig(widths=(8,), batch_size=4, replay={"capacity": 512}))]
+)
 def test_programs_name_their_parts(algo):
     config = dataclasses.replace(configure(Steered), curriculum=two_phases)
     if algo is not None:

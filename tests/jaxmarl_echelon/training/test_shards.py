@@ -62,6 +62,7 @@ def assert_alike(ours, theirs, rtol, atol):
             np.testing.assert_array_equal(x, y, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("part", "name", "devices"), PAIRS)
 def test_the_first_rollout_and_its_episodes_do_not_depend_on_the_devices(ran, part, name, devices):
     folder = ran(part)

@@ -202,6 +202,7 @@ def test_observations_do_not_depend_on_chunks(layout):
     assert (np.abs(shown[0]).sum(-1) > 0).sum() == 10
 
 
+@pytest.mark.thorough
 def test_road_conditions_do_not_depend_on_chunks():
     states, simulation = beginnings(), programs().env.simulation
 
