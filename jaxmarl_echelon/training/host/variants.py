@@ -17,6 +17,7 @@ from jaxmarl_echelon.training.config.population_settings import (
 from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.host.group_members import BASELINE, Member, PopulationPlan
 from jaxmarl_echelon.training.program.agents import make_agents
+from jaxmarl_echelon.training.program.program import plays_in_league
 
 # Keys that make variants.
 VARYING = ("ablate", "variants", "sweep")
@@ -108,6 +109,8 @@ def plan_population(config: DictConfig, members: Sequence[Member]) -> Population
                 raise ValueError(
                     f"pbt: {key} must be the same in all runs, as they are compared by their scores"
                 )
+    if plays_in_league(members[0].config):
+        raise ValueError(f"pbt={config.pbt}: must be null with pool.league, whose learners copy each other")
     numbers = tuple(adapted_numbers(config, members[0].config))
     return PopulationPlan(settings, numbers, tuple(seeds))
 

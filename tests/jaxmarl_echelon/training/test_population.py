@@ -106,7 +106,7 @@ def member(rate, seed):
 RATES = (1e-2, 1e-4, 3e-3, 0.0)
 MEMBERS = [member(rate, seed) for rate in RATES for seed in (3, 4)]
 PLAN = group_members.PopulationPlan(
-    PopulationSettings(every=2, keys=("algo.learning_rate",), exploit=0.25), (RATE,), (3, 4)
+    PopulationSettings(every=3, keys=("algo.learning_rate",), exploit=0.25), (RATE,), (3, 4)
 )
 
 
@@ -117,10 +117,10 @@ def compiled_once():
         yield
 
 
-def train(folder, plan=PLAN, resume=None, stop_after=None, members=MEMBERS):
+def train(folder, resume=None, stop_after=None):
     folder.mkdir(exist_ok=True)
     return vectorized_runs.train_group(
-        members, {"seed": 3}, folder, Tracker({"csv": CsvSink()}), resume, stop_after, plan=plan
+        MEMBERS, {"seed": 3}, folder, Tracker({"csv": CsvSink()}), resume, stop_after, plan=PLAN
     )
 
 
@@ -128,9 +128,9 @@ def shapes():
     return jax.eval_shape(make_program(MEMBERS[0].config).init, jax.random.key(0)).policies[probes.ROLE]
 
 
-def learner(folder, name="latest"):
-    found = checkpoints.find_checkpoint(folder, name)
-    return checkpoints.restore_state(found, shapes(), f".policies[{probes.ROLE!r}]")
+def learner(folder, like=None):
+    found = checkpoints.find_checkpoint(folder, "latest")
+    return checkpoints.restore_state(found, like or shapes(), f".policies[{probes.ROLE!r}]")
 
 
 def rows(path):
@@ -143,25 +143,11 @@ def evolved(tmp_path_factory):
     return folder, train(folder)
 
 
-def test_members_with_their_own_learning_rates_equal_single_runs(tmp_path):
-    members = [member(rate, 3) for rate in RATES[:2]]
-    train(tmp_path, None, members=members)
-    assert not (tmp_path / "pbt.csv").exists()
-    one = members[1]
-    program = make_program(one.config)
-    run, update = jax.jit(program.init)(run_key(one.config.seed)), jax.jit(program.update)
-    for _ in range(one.config.updates):
-        run, _ = update(run)
-    chex.assert_trees_all_close(learner(tmp_path / one.name), run.policies[probes.ROLE], rtol=2e-4, atol=2e-5)
-    facts = checkpoints.read_metadata(checkpoints.find_checkpoint(tmp_path / one.name, "latest"))
-    assert facts["scored_on"] is None  # the task is the same in all of them
-
-
 def test_the_lineage_says_who_copied_whom(evolved):
     folder, summary = evolved
     assert json.loads((folder / "summary.json").read_text()) == summary
     table = rows(folder / "pbt.csv")
-    assert [int(row["step"]) for row in table] == [128] * 8 + [256] * 8 + [384] * 8
+    assert [int(row["step"]) for row in table] == [192] * 8 + [384] * 8
     copied = [row for row in table if row["parent"] != row["member"]]
     assert copied
     before = {one.name: np.float32(one.changes["algo.learning_rate"]) for one in MEMBERS}
@@ -180,18 +166,30 @@ def test_the_lineage_says_who_copied_whom(evolved):
         before = {name: np.float32(row["algo.learning_rate"]) for name, row in now.items()}
     for one in MEMBERS:
         assert np.float32(learner(folder / one.name).hyper["learning_rate"]) == before[one.name]
+    facts = checkpoints.read_metadata(checkpoints.find_checkpoint(folder / MEMBERS[2].name, "latest"))
+    assert facts["scored_on"] is None  # the task is the same in all of them
     last = [row for row in table[-8:] if row["parent"] != row["member"]]
     for row in last:
         mine, parents = learner(folder / row["member"]), learner(folder / row["parent"])
         chex.assert_trees_all_equal((mine.params, mine.optimizer), (parents.params, parents.optimizer))
 
 
-def test_a_resumed_population_has_the_same_bits(evolved, tmp_path):
-    whole, _ = evolved
-    halved = tmp_path / "halved"
-    assert train(halved, stop_after=3)["status"] == "stopped"
+def test_members_equal_single_runs_until_they_copy_and_resume_to_the_same_bits(evolved, tmp_path):
+    (whole, _), halved = evolved, tmp_path / "halved"
+    assert train(halved, stop_after=2)["status"] == "stopped"
+    every = jax.tree.map(lambda x: jax.ShapeDtypeStruct((len(MEMBERS), *x.shape), x.dtype), shapes())
+    group, one = learner(halved, like=every), MEMBERS[3]
+    program = make_program(one.config)
+    run, update = jax.jit(program.init)(run_key(one.config.seed)), jax.jit(program.update)
+    for _ in range(2):
+        run, _ = update(run)
+    mine = jax.tree.map(lambda x: x[3], group)
+    chex.assert_trees_all_close(mine, run.policies[probes.ROLE], rtol=2e-4, atol=2e-5)
+    assert np.float32(mine.hyper["learning_rate"]) == np.float32(1e-4)
+    # Once before the first exchange, and once after it.
+    train(halved, resume=checkpoints.find_checkpoint(halved, "latest"), stop_after=4)
     assert train(halved, resume=checkpoints.find_checkpoint(halved, "latest"))["status"] == "finished"
-    for one in MEMBERS:
-        chex.assert_trees_all_equal(learner(halved / one.name), learner(whole / one.name))
+    for member in MEMBERS:
+        chex.assert_trees_all_equal(learner(halved / member.name), learner(whole / member.name))
     for name in ("pbt.csv", "members.csv"):
         assert (halved / name).read_text() == (whole / name).read_text()
