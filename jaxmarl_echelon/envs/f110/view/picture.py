@@ -71,7 +71,8 @@ def save_race_picture(
 
     figure, _, panels = make_panels(len(shown), 0.85, _count(episodes))
     speeds = np.concatenate([episodes[index].speed[:, 0] for index in shown])
-    scale = ScalarMappable(Normalize(speeds.min(), speeds.max()), RISING)
+    # Without the few slow moments of a standing start.
+    scale = ScalarMappable(Normalize(np.quantile(speeds, 0.05), speeds.max()), RISING)
     for axes, index in zip(panels, shown, strict=True):
         episode = episodes[index]
         here = [one.frames.pose for one in episodes if one.grid is episode.grid]
@@ -81,7 +82,9 @@ def save_race_picture(
         laps = ", ".join(str(lap) for lap in episode.completed_laps[-1])
         title = f"episode {episode.number}: {episode.describe()}\nlaps of each car: {laps}"
         title_panel(axes, title, chosen=index == chosen)
-    figure.colorbar(scale, ax=panels, label=f"speed of {episodes[0].names[0]} [m/s]", shrink=0.7, aspect=30)
+    figure.colorbar(
+        scale, ax=panels, label=f"speed of {episodes[0].names[0]} [m/s]", shrink=0.7, aspect=30, extend="min"
+    )
     add_legend(figure, [*_car_handles(episodes[0]), *_outcome_handles(episodes)], 6)
     figure.savefig(path)
 
