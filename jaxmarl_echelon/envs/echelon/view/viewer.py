@@ -21,7 +21,7 @@ _TITLE = 120
 
 
 class PanelStyle(NamedTuple):
-    """What the panels of a picture show.
+    """Contents of the panels of a picture.
 
     Attributes:
       mark: `(axes, episode)` draws the objectives.

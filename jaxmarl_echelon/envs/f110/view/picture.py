@@ -13,7 +13,7 @@ from jaxmarl_echelon.envs.f110.view.style import (
     bound_positions,
     car_colour,
     is_filled,
-    outcome_colour,
+    pick_outcome_colour,
     sample_walls,
 )
 from jaxmarl_echelon.envs.viewing.canvas import box_corners
@@ -41,7 +41,7 @@ def save_chase_picture(
     figure, overview, panels = make_panels(len(shown), 0.8, _count(episodes), overview=height)
     _draw_map(overview, episodes[0], low, high)
     for episode in episodes:
-        colour, path_ = outcome_colour(episode.outcome), episode.frames.pose[:, 0]
+        colour, path_ = pick_outcome_colour(episode.outcome), episode.frames.pose[:, 0]
         overview.plot(*episode.frames.pose[:, 1:, :2].T, color=NEUTRAL, linewidth=0.7, alpha=0.5)
         overview.plot(*path_[:, :2].T, color=colour, linewidth=1.2, alpha=0.8)
     for episode in episodes:
@@ -112,7 +112,7 @@ def _mark_start(axes, place, colour: str) -> None:
 def _mark_end(axes, episode: RecordedDrive, car: int) -> None:
     """Marks where a car is at the end, by the outcome's colour and shape."""
     mark = OUTCOME_MARKS.get(episode.outcome, "o")
-    place, colour = episode.frames.pose[-1, car, :2], outcome_colour(episode.outcome)
+    place, colour = episode.frames.pose[-1, car, :2], pick_outcome_colour(episode.outcome)
     size = 13 if mark == "*" else 9
     axes.plot(*place, mark, color=colour, markersize=size, markeredgecolor="white", zorder=5)
 
@@ -132,7 +132,7 @@ def _draw_end(axes, episode: RecordedDrive) -> None:
         axes.fill(*corners.T, facecolor=face, edgecolor=colour, linewidth=2.0, zorder=4)
     axes.set(xticks=[], yticks=[])
     for spine in axes.spines.values():
-        spine.set(color=outcome_colour(episode.outcome), linewidth=3)
+        spine.set(color=pick_outcome_colour(episode.outcome), linewidth=3)
 
 
 def _draw_map(axes, episode: RecordedDrive, low, high) -> None:
@@ -172,7 +172,7 @@ def _outcome_handles(episodes: Sequence[RecordedDrive]) -> list:
         marks = {"start": ("o", NEUTRAL), "end": ("X", NEUTRAL)}
     else:
         marks = {
-            one.outcome: (OUTCOME_MARKS.get(one.outcome, "o"), outcome_colour(one.outcome))
+            one.outcome: (OUTCOME_MARKS.get(one.outcome, "o"), pick_outcome_colour(one.outcome))
             for one in episodes
         }
     return [
