@@ -21,7 +21,8 @@ from jaxmarl_echelon.training.acting import controllers
 from jaxmarl_echelon.training.acting.random_streams import Stream, run_key, stream_key
 from jaxmarl_echelon.training.config import build
 from jaxmarl_echelon.training.host import reference_scores
-from jaxmarl_echelon.training.host.run_record import evaluation_values, list_episodes, versioned_name
+from jaxmarl_echelon.training.host.episode_rows import list_episodes
+from jaxmarl_echelon.training.host.run_record import evaluation_values, versioned_name
 from jaxmarl_echelon.training.program import evaluation
 from jaxmarl_echelon.training.program.program import Program, evaluation_as_in_training
 

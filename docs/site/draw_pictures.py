@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PICTURES = ROOT / "docs" / "pictures"
 # Environment -> script of every role, its settings, and those of the episodes.
 EPISODES = {
-    "f110": ({"attacker": "gaussian", "defender": "ftg"}, {}, {"spawns": "all"}),
+    "f110": ({"attacker": "blocking", "defender": "ftg"}, {}, {"spawns": "all"}),
     "f110_race": ({"car": "pure_pursuit"}, {"map": "track:7", "cars": 3, "max_steps": 5000}, {}),
     "echelon": ({"blue": "heuristic", "red": "heuristic"}, {"maps": 4}, {}),
     "echelon_missions_small": ({"blue": "heuristic", "red": "heuristic"}, {"maps": 4}, {}),

@@ -150,9 +150,8 @@ def format_environment(conf: Path, docs: Path, name: str) -> str:
     text = (conf / "env" / f"{name}.yaml").read_text()
     up = "../" * (1 + name.count("/"))
     parts = [f"# env={name}\n", f"{_escape(read_introduction(text))}\n"]
-    stem = name.replace("/", "_")
-    for picture in sorted([*docs.glob(f"pictures/{stem}.png"), *docs.glob(f"pictures/{stem}_*.gif")])[:1]:
-        parts.append(f"![Episodes of env={name}]({up}docs/pictures/{picture.name})\n")
+    for shown, picture in find_pictures(conf, docs, name)[:1]:
+        parts.append(f"![Episodes of env={shown}]({up}docs/pictures/{picture.name})\n")
     target = TARGET.search(_inherited(conf, text))
     package = target[1].split(".")[2] if target else ""
     if package in GUIDES:
@@ -174,6 +173,22 @@ def format_environment(conf: Path, docs: Path, name: str) -> str:
     return "\n".join(parts)
 
 
+def find_pictures(conf: Path, docs: Path, name: str) -> list[tuple[str, Path]]:
+    """Lists the pictures of an environment, then those of its relatives, as names of environments and paths.
+
+    Relatives are the environments from whose settings its own begin, and those that begin from its settings.
+    """
+    own = (one for one in _list_options(conf / "env") if _library(one) is None)
+    begun = {one: _defaults((conf / "env" / f"{one}.yaml").read_text()) for one in own}
+    relatives = [*begun.get(name, []), *(one for one, first in begun.items() if name in first)]
+    found = []
+    for one in (name, *relatives):
+        stem = one.replace("/", "_")
+        pictures = sorted([*docs.glob(f"pictures/{stem}.png"), *docs.glob(f"pictures/{stem}_*.gif")])
+        found += [(one, picture) for picture in pictures]
+    return found
+
+
 def format_overview(conf: Path, names: list[str]) -> str:
     """Formats the page that lists the environments with one line each."""
     rows = []
@@ -186,6 +201,11 @@ def format_overview(conf: Path, names: list[str]) -> str:
     table = "\n".join(["| Environment | Task |", "|---|---|", *rows])
     contents = f"```{{toctree}}\n:hidden:\n\n{listed}\n```"
     return f"# All environments and their settings\n\n{table}\n\n{contents}\n"
+
+
+def _list_options(folder: Path) -> list[str]:
+    """Lists the options of a group by the paths of their files."""
+    return sorted(str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.yaml"))
 
 
 def _library(name: str) -> str | None:
@@ -213,12 +233,7 @@ def generate_pages(conf: Path, docs: Path) -> dict[str, str]:
       docs: folder of the documents, whose `pictures` have the environments' names.
     """
     pages = {}
-    options = {
-        group: sorted(
-            str(path.relative_to(conf / group).with_suffix("")) for path in (conf / group).rglob("*.yaml")
-        )
-        for group in ["env", *GROUPS]
-    }
+    options = {group: _list_options(conf / group) for group in ["env", *GROUPS]}
     for name in (name for name in options["env"] if _library(name) is None):
         pages[f"environments/{name}.md"] = format_environment(conf, docs, name)
     pages["environments/index.md"] = format_overview(conf, options["env"])

@@ -185,7 +185,7 @@ def chart_outcomes(run: RecordedRun) -> list[str]:
 
 
 def chart_rewards(run: RecordedRun) -> list[str]:
-    """Draws the largest components of the return in training; small ones apart from much larger ones."""
+    """Draws the largest components of the return in training; much smaller ones have their own chart."""
     found = select_columns(run.metrics, f"train/{_COMPONENTS}")
     found = {name: column for name, column in found.items() if "/" not in name and np.isfinite(column).any()}
     sizes = {name: float(np.nanmax(np.abs(column))) for name, column in found.items()}

@@ -1,6 +1,7 @@
 """The generated pages of the site have what the configurations and the package have."""
 
 import importlib
+import re
 import sys
 
 import pytest
@@ -86,6 +87,16 @@ def test_every_environment_and_group_has_a_page(site, repository):
     assert {f"settings/{group}.md" for group in groups} <= set(pages)
     assert "docs/f110.md" in pages["environments/f110.md"]
     assert "docs/games.md" in pages["environments/textgames/kuhn.md"]
+
+
+def test_every_own_environment_shows_a_small_picture(site, repository):
+    pages = site("setting_pages")
+    made = pages.generate_pages(repository / "conf", repository / "docs")
+    own = [path for path in made if path.startswith("environments/") and "Builder" in made[path]]
+    assert len(own) > 15
+    for path in own:
+        (name,) = re.findall(r"docs/pictures/(\S+)\)", made[path])
+        assert (repository / "docs" / "pictures" / name).stat().st_size <= 300_000, name
 
 
 def test_every_public_name_and_command_has_an_entry(site, repository):

@@ -88,11 +88,13 @@ def test_a_run_leaves_its_folder(first_run):
 def test_a_replay_of_an_old_run_is_played(monkeypatch, capsys, first_run, tmp_path):
     """A run that has no page: its best policy plays."""
     _, folder = first_run
-    old = shutil.copytree(folder, tmp_path / "old", ignore=shutil.ignore_patterns("*.html"))
+    old = shutil.copytree(folder, tmp_path / "old", ignore=shutil.ignore_patterns("*.html", "*.png"))
     run(monkeypatch, report.main, old)
     assert f"report: {old / 'report.html'}" in capsys.readouterr().out
     assert embedded((old / "replay.html").read_text())["events"]
     assert "<h2>Replay</h2>" in (old / "report.html").read_text()
+    with Image.open(old / "learning_curve.png") as picture:
+        assert picture.size[0] >= 1000
 
 
 def test_the_same_name_twice_is_refused(monkeypatch, capsys, shown, begun):

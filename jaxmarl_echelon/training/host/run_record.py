@@ -3,7 +3,7 @@
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import metadata as packages
 from pathlib import Path
@@ -20,10 +20,10 @@ from jaxmarl_echelon.selfplay.report import KINDS, PAST
 from jaxmarl_echelon.tracking.base import RunInfo, Tracker
 from jaxmarl_echelon.tracking.statistics import ScoreSums, score_interval, sum_scores
 from jaxmarl_echelon.training.acting.answer_statistics import TOKENS
-from jaxmarl_echelon.training.acting.episode_statistics import results_per_episode
 from jaxmarl_echelon.training.config.role_assignment import POOL
 from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.host import selection_score
+from jaxmarl_echelon.training.host.episode_rows import label_codes, list_episodes, result_labels
 from jaxmarl_echelon.training.program.agents import WORLDS, agent_digests
 from jaxmarl_echelon.training.program.assessment import Assessment
 from jaxmarl_echelon.training.program.evaluation import Evaluation
@@ -400,35 +400,6 @@ class RunRecord:
 def holds_policy_only(name: str) -> bool:
     """Whether the checkpoint of this name holds only a policy: the best of a single phase."""
     return name.startswith("best_eval_phase_")
-
-
-def result_labels(spec: EnvSpec) -> dict[str, Sequence[str]]:
-    """Returns the labels of each result that is a code, by name."""
-    return {result.name: result.labels for result in spec.results if result.kind == "code"}
-
-
-def label_codes(values: Mapping[str, float], labels: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Returns the labels of an episode's codes by name; empty for codes without one."""
-    found = {name: int(values[name]) for name in labels if name in values}
-    return {name: labels[name][code] if 0 <= code < len(labels[name]) else "" for name, code in found.items()}
-
-
-def list_episodes(result: Evaluation, spec: EnvSpec, role: str) -> list[dict]:
-    """Lists the counted episodes of an evaluation, as values by name.
-
-    Args:
-      result: N episodes.
-      spec: of the environment.
-      role: whose mean return is `reward`.
-    """
-    returns, labels = np.asarray(result.mean_return(role)), result_labels(spec)
-    results = jax.device_get(results_per_episode(result.results, result.present, spec))
-    found = []
-    for index in np.flatnonzero(~np.asarray(result.quarantined)):
-        values = {name: column[index].item() for name, column in results.items()}
-        own = {"reward": float(returns[index]), "length": int(result.length[index])}
-        found.append(values | {"episode": int(index)} | label_codes(values, labels) | own)
-    return found
 
 
 def recorded_episodes(result: Evaluation) -> list[int]:

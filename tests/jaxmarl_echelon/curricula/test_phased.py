@@ -283,7 +283,7 @@ def test_metrics_are_nan_where_unknown():
         f"curriculum/{name}"
         for name in (
             "rolling_success", "phase_success_rate", "avg_reward", "crashed_rate", "late_rate",
-            "eval_success_rate", "criteria_eval_success_rate", "decided_success",
+            "eval_success_rate", "eval_success_streak", "criteria_eval_success_rate", "decided_success",
         )
     }  # fmt: skip
     state, update = curriculum.init(), runs.updater(curriculum)
@@ -294,9 +294,10 @@ def test_metrics_are_nan_where_unknown():
         "current_stage": 0, "phase_idx": 0, "total_phases": 3, "progress": 0, "episodes_in_stage": 3,
         "rolling_success": 0.5, "phase_success_rate": 0.5, "avg_reward": 5.0, "crashed_rate": 0.5,
         "late_rate": 0.0, "criteria_success_rate": 0.9, "criteria_min_episodes": 3, "patience": 50,
-        "criteria_eval_required_runs": 0, "eval_success_streak": 0,
+        "criteria_eval_required_runs": 0,
     }  # fmt: skip
     assert {name: metrics[name] for name in expected} == pytest.approx(expected)
+    assert np.isnan(metrics["eval_success_streak"])  # the phase has no such criterion
     later = curriculum.metrics(state.replace(course=state.course.replace(stage=jnp.int32(1))))
     assert float(later["curriculum/progress"]) == 0.5
     assert float(later["curriculum/criteria_eval_success_rate"]) == pytest.approx(0.8)

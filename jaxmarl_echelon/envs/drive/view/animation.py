@@ -21,7 +21,7 @@ from jaxmarl_echelon.envs.viewing.gif import make_palette, save_gif
 from physics.boxes import box_corners
 
 SIDE = 640
-HEADER = 24
+HEADER = 44
 
 
 def save_drive_gif(path: str | Path, episode: DriveEpisode) -> None:
@@ -46,7 +46,18 @@ def _draw_background(scene) -> MapCanvas:
     for kind, colour in ROAD_COLOURS.items():
         for segment in scene.segment[scene.segment_kind == kind]:
             canvas.line(segment[:2], segment[2:], colour, ROAD_WIDTHS[kind])
+    _draw_legend(canvas)
     return canvas
+
+
+def _draw_legend(canvas: MapCanvas) -> None:
+    """Draws the colours of outcomes and of scripted bodies, from the right."""
+    font, right = ImageFont.load_default(size=11), canvas.image.width - 6.0
+    for name, colour in [*OUTCOME_COLOURS.items(), ("scripted", SCRIPTED)][::-1]:
+        right -= font.getlength(name)
+        canvas.draw.text((right, 6), name, fill=INK, font=font)
+        canvas.draw.rectangle((right - 14, 7, right - 4, 17), fill=colour)
+        right -= 22
 
 
 def _draw_moment(background: MapCanvas, episode: DriveEpisode, moment: int) -> Image.Image:
@@ -61,7 +72,7 @@ def _draw_moment(background: MapCanvas, episode: DriveEpisode, moment: int) -> I
             canvas.disc(episode.states.goal[moment, slot], 2.0, outline=colour, width=2)
     goals = int(episode.states.record.goals[moment].sum())
     text = f"{episode.kind}   t = {moment * DT:.1f} s   goals {goals}"
-    canvas.draw.text((6, 4), text, fill=INK, font=ImageFont.load_default(size=14))
+    canvas.draw.text((6, 24), text, fill=INK, font=ImageFont.load_default(size=14))
     return canvas.image
 
 

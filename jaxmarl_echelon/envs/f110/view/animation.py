@@ -12,8 +12,8 @@ from jaxmarl_echelon.envs.f110.view.style import (
     WALL,
     bound_positions,
     car_colour,
-    episode_colour,
     is_filled,
+    pick_outcome_colour,
     sample_walls,
 )
 from jaxmarl_echelon.envs.viewing.canvas import MapCanvas
@@ -97,7 +97,7 @@ def _draw_car(canvas: MapCanvas, episode: RecordedDrive, moment: int, car: int) 
 def _draw_header(canvas: MapCanvas, episode: RecordedDrive, moment: int) -> None:
     """Draws the time, each car's mark, name, speed and lap; at the end, the outcome in its colour."""
     last, font = moment == episode.last, ImageFont.load_default(size=14)
-    back = episode_colour(episode.outcome) if last else PAPER
+    back = pick_outcome_colour(episode.outcome) if last else PAPER
     ink, width = contrast_text(back), canvas.image.width
     canvas.draw.rectangle((0, 0, width, HEADER), fill=back)
     left = 8.0

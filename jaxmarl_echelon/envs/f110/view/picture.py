@@ -12,8 +12,8 @@ from jaxmarl_echelon.envs.f110.view.style import (
     WALL,
     bound_positions,
     car_colour,
-    episode_colour,
     is_filled,
+    pick_outcome_colour,
     sample_walls,
 )
 from jaxmarl_echelon.envs.viewing.panels import WIDTH, add_legend, make_panels, title_panel
@@ -41,7 +41,7 @@ def save_chase_picture(
     figure, overview, panels = make_panels(len(shown), 0.8, _count(episodes), overview=height)
     _draw_map(overview, episodes[0], low, high)
     for episode in episodes:
-        colour, path_ = episode_colour(episode.outcome), episode.frames.pose[:, 0]
+        colour, path_ = pick_outcome_colour(episode.outcome), episode.frames.pose[:, 0]
         overview.plot(*episode.frames.pose[:, 1:, :2].T, color=NEUTRAL, linewidth=0.7, alpha=0.5)
         overview.plot(*path_[:, :2].T, color=colour, linewidth=1.2, alpha=0.8)
     for episode in episodes:
@@ -71,7 +71,8 @@ def save_race_picture(
 
     figure, _, panels = make_panels(len(shown), 0.85, _count(episodes))
     speeds = np.concatenate([episodes[index].speed[:, 0] for index in shown])
-    scale = ScalarMappable(Normalize(speeds.min(), speeds.max()), RISING)
+    # Without the few slow moments of a standing start.
+    scale = ScalarMappable(Normalize(np.quantile(speeds, 0.05), speeds.max()), RISING)
     for axes, index in zip(panels, shown, strict=True):
         episode = episodes[index]
         here = [one.frames.pose for one in episodes if one.grid is episode.grid]
@@ -81,7 +82,9 @@ def save_race_picture(
         laps = ", ".join(str(lap) for lap in episode.completed_laps[-1])
         title = f"episode {episode.number}: {episode.describe()}\nlaps of each car: {laps}"
         title_panel(axes, title, chosen=index == chosen)
-    figure.colorbar(scale, ax=panels, label=f"speed of {episodes[0].names[0]} [m/s]", shrink=0.7, aspect=30)
+    figure.colorbar(
+        scale, ax=panels, label=f"speed of {episodes[0].names[0]} [m/s]", shrink=0.7, aspect=30, extend="min"
+    )
     add_legend(figure, [*_car_handles(episodes[0]), *_outcome_handles(episodes)], 6)
     figure.savefig(path)
 
@@ -109,7 +112,7 @@ def _mark_start(axes, place, colour: str) -> None:
 def _mark_end(axes, episode: RecordedDrive, car: int) -> None:
     """Marks where a car is at the end, by the outcome's colour and shape."""
     mark = OUTCOME_MARKS.get(episode.outcome, "o")
-    place, colour = episode.frames.pose[-1, car, :2], episode_colour(episode.outcome)
+    place, colour = episode.frames.pose[-1, car, :2], pick_outcome_colour(episode.outcome)
     size = 13 if mark == "*" else 9
     axes.plot(*place, mark, color=colour, markersize=size, markeredgecolor="white", zorder=5)
 
@@ -129,7 +132,7 @@ def _draw_end(axes, episode: RecordedDrive) -> None:
         axes.fill(*corners.T, facecolor=face, edgecolor=colour, linewidth=2.0, zorder=4)
     axes.set(xticks=[], yticks=[])
     for spine in axes.spines.values():
-        spine.set(color=episode_colour(episode.outcome), linewidth=3)
+        spine.set(color=pick_outcome_colour(episode.outcome), linewidth=3)
 
 
 def _draw_map(axes, episode: RecordedDrive, low, high) -> None:
@@ -169,7 +172,7 @@ def _outcome_handles(episodes: Sequence[RecordedDrive]) -> list:
         marks = {"start": ("o", NEUTRAL), "end": ("X", NEUTRAL)}
     else:
         marks = {
-            one.outcome: (OUTCOME_MARKS.get(one.outcome, "o"), episode_colour(one.outcome))
+            one.outcome: (OUTCOME_MARKS.get(one.outcome, "o"), pick_outcome_colour(one.outcome))
             for one in episodes
         }
     return [

@@ -10,8 +10,8 @@ from jaxmarl_echelon.envs.f110.view.style import (
     WALL,
     bound_positions,
     car_colour,
-    episode_colour,
     is_filled,
+    pick_outcome_colour,
     sample_walls,
 )
 from jaxmarl_echelon.envs.viewing.pages import PageParts, encode_array, write_page
@@ -46,7 +46,7 @@ def save_car_replay(path: str | Path, episode: RecordedDrive, angles: np.ndarray
         "period": float(episode.seconds[min(1, episode.last)] - episode.seconds[0]) or episode.dt,
         "dt": episode.dt,
         "events": [[episode.last, 0, episode.outcome]],
-        "outcomeColour": episode_colour(episode.outcome),
+        "outcomeColour": pick_outcome_colour(episode.outcome),
         "low": low.astype(float).tolist(),
         "high": high.astype(float).tolist(),
         "cells": walls.shape,

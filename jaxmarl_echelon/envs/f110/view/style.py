@@ -40,7 +40,7 @@ OUTCOME_MARKS = {
 FREE, WALL, RAY = (250, 250, 248), (90, 90, 96), (205, 222, 238)
 
 
-def episode_colour(name: str) -> str:
+def pick_outcome_colour(name: str) -> str:
     """Returns the colour of an outcome, also of an episode that is not over."""
     return (OUTCOME_COLOURS | RACE_COLOURS).get(name, NEUTRAL)
 

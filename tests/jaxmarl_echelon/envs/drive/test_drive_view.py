@@ -5,11 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from drive_runs import programs, scripted
-from PIL import Image
+from PIL import Image, ImageColor
 from replay_pages import check_self_contained, embedded, needs_node, play_page
 
 from jaxmarl_echelon.envs.drive.observing import features
 from jaxmarl_echelon.envs.drive.view.frames import COLLISION, OFFROAD, SCORED
+from jaxmarl_echelon.envs.drive.view.palette import OUTCOME_COLOURS
 from jaxmarl_echelon.envs.viewing.pages import decode_array
 from jaxmarl_echelon.training.program.evaluation import Evaluation
 
@@ -54,7 +55,7 @@ def test_a_picture_colours_outcomes(recorded, viewer, tmp_path):
         assert min(image.size) > 400
         pixels = np.asarray(image.convert("RGB")).reshape(-1, 3)
     colours = {tuple(pixel) for pixel in pixels[::3]}
-    assert (47, 158, 68) in colours, "scored is green"
+    assert ImageColor.getrgb(OUTCOME_COLOURS[SCORED]) in colours
     episodes = [viewer._episode(recorded, index) for index in range(2)]
     assert SCORED in episodes[0].outcome
     assert {OFFROAD, COLLISION} & set(episodes[1].outcome)

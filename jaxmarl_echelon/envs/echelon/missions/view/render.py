@@ -143,7 +143,9 @@ def _mark_orders(axes, episode: RecordedMission) -> None:
                 Rectangle(corner, episode.cell, episode.cell, color=colour, alpha=0.08, linewidth=0)
             )
         for zone in np.unique(episode.frames.zone[:, team], axis=0):
-            axes.add_patch(Circle(zone[:2], zone[2], fill=False, color=colour, linewidth=1.6))
+            # Dashes of red over a common objective let blue's colour through.
+            style = {"color": colour, "linestyle": "--" if team else "-"}
+            axes.add_patch(Circle(zone[:2], zone[2], fill=False, linewidth=1.6, **style))
             wide = zone[2] + episode.area
             axes.add_patch(Circle(zone[:2], wide, fill=False, color=colour, linewidth=0.7, linestyle=":"))
     for viewer, target in np.argwhere(episode.tracks.any(0)):
