@@ -119,7 +119,7 @@ def draw_samples(space: Mapping[str, Dimension], samples: int, seed: int) -> lis
     return [{key: drawn[index] for key, drawn in values.items()} for index in range(samples)]
 
 
-def read_drawn_settings(config: DictConfig) -> list[dict[str, Any]]:
+def draw_sweep(config: DictConfig) -> list[dict[str, Any]]:
     """Draws the settings that `sweep` and `samples` request; empty without `sweep`.
 
     Raises:

@@ -182,7 +182,7 @@ def require_learner_number(
 
 def name_samples(config: DictConfig) -> dict[str, dict[str, Any]]:
     """Returns the settings that `sweep` draws, by names in their order; empty without it."""
-    drawn = search_space.read_drawn_settings(config)
+    drawn = search_space.draw_sweep(config)
     width = len(str(len(drawn) - 1))
     return {f"sample_{index:0{width}d}": changes for index, changes in enumerate(drawn)}
 

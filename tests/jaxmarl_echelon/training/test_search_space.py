@@ -38,14 +38,14 @@ def test_a_sample_lies_in_every_part_and_does_not_depend_on_other_keys():
     config, _ = compose(
         f"sweep={{{RATE}: log(1e-5,1e-1), algo.gamma: uniform(0.9,1)}}", "samples=16", "seed=3"
     )
-    drawn = search_space.read_drawn_settings(config)
+    drawn = search_space.draw_sweep(config)
     parts = [math.floor(4 * (math.log10(one[RATE]) + 5)) for one in drawn]
     assert sorted(parts) == sorted(list(range(16)))
     assert sorted(math.floor(160 * (one["algo.gamma"] - 0.9)) for one in drawn) == list(range(16))
     alone, _ = compose(f"sweep.{RATE}=log(1e-5,1e-1)", "samples=16", "seed=3")
-    assert [one[RATE] for one in search_space.read_drawn_settings(alone)] == [one[RATE] for one in drawn]
+    assert [one[RATE] for one in search_space.draw_sweep(alone)] == [one[RATE] for one in drawn]
     other, _ = compose(f"sweep={{{RATE}: log(1e-5,1e-1)}}", "samples=16", "seed=4")
-    assert search_space.read_drawn_settings(other)[0] != drawn[0]
+    assert search_space.draw_sweep(other)[0] != drawn[0]
     assert abs(np.corrcoef(*np.array([[math.log(d[RATE]), d["algo.gamma"]] for d in drawn]).T)[0, 1]) < 0.6
 
 
