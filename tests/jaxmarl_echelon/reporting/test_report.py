@@ -72,6 +72,8 @@ def test_charts_show_what_changes_and_small_components_apart(tmp_path):
         row = {f"train/reward_components/{name}": value for name, value in paid.items()}
         row |= {"train/return/fox": 1.0, "train/return/hound": 2.0}
         row |= {"train/outcome/crash": 0.5, "train/outcome/goal": 0.5}
+        row |= {"curriculum/eval_success_streak": step / 1000, "curriculum/criteria_eval_required_runs": 0}
+        row |= dict.fromkeys(("curriculum/rolling_success", "curriculum/phase_success_rate"), step / 4000)
         metrics.append(step, row | {"losses/clip": 0.2, "losses/value": step / 1e4})
     evaluations = CsvTable(folder / "eval.csv", resume_step=3000)
     shares = {"outcome/crash": 0.0, "outcome/goal": 1.0}
@@ -83,6 +85,8 @@ def test_charts_show_what_changes_and_small_components_apart(tmp_path):
     assert named["components of the return, in training"] == ["terminal"]
     assert named["its smaller components"] == ["pinch"]
     assert "value" in named and "clip" not in named
+    # Evaluations are not counted for a curriculum that does not ask for them; of two names one is drawn.
+    assert "rolling success" in named and not {"eval success streak", "phase success rate"} & set(named)
     # Each learner has its return, and an outcome has one colour.
     assert re.findall(r">(training, \w+)</span>", dict(titles)["return"]) == [
         "training, fox",
@@ -212,6 +216,8 @@ def test_labels_of_an_axis_tell_its_ticks_apart():
     assert charts.label_ticks([-99.36, -99.355, -99.35]) == ["-99.360", "-99.355", "-99.350"]
     assert charts.label_ticks([0.0, 20_000.0, 40_000.0]) == ["0", "20k", "40k"]
     assert charts.label_ticks([500_000.0, 1_000_000.0]) == ["0.5M", "1.0M"]
+    assert charts.label_ticks([4.6e-4, 4.7e-4]) == ["4.6e-4", "4.7e-4"]
+    assert charts.label_ticks([5e-5, 1e-4]) == ["0.5e-4", "1.0e-4"]
 
 
 def test_thinned_curves_keep_means_and_skip_gaps():
