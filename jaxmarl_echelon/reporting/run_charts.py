@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -50,7 +51,8 @@ def chart_learning_curves(run: RecordedRun, members: Sequence[RecordedRun]) -> l
     """
     score = run.score
     shown = [score] if score.column == RETURN else [score, Measured(RETURN)]
-    measures = [Measured(name) for name in run.evaluations if _is_measure(name, score) and _varies(run, name)]
+    varies = partial(_varies, run.evaluations, {} if members else run.metrics)
+    measures = [Measured(name) for name in run.evaluations if _is_measure(name, score) and varies(name)]
     draw = chart_members if members else chart_measure
     return [draw(run, members, one) for one in (*shown, *measures[:MOST_CHARTS])]
 
@@ -59,9 +61,9 @@ def _is_measure(name: str, score: Measured) -> bool:
     return "/" not in name and name not in (*_KNOWN, *score) and not name.startswith(("std_", RETURN))
 
 
-def _varies(run: RecordedRun, name: str) -> bool:
+def _varies(evaluations: Columns, metrics: Columns, name: str) -> bool:
     """Whether a measure changes, in evaluations or in training; known once, whether it is other than 0."""
-    columns = [run.evaluations[name], run.metrics.get(f"train/{name}", np.empty(0))]
+    columns = [evaluations[name], metrics.get(f"train/{name}", np.empty(0))]
     return any(np.nan_to_num(column).any() and _changes(column) for column in columns)
 
 
