@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import numpy as np
 
@@ -51,10 +50,19 @@ def chart_learning_curves(run: RecordedRun, members: Sequence[RecordedRun]) -> l
     """
     score = run.score
     shown = [score] if score.column == RETURN else [score, Measured(RETURN)]
-    varies = partial(_varies, run.evaluations, {} if members else run.metrics)
-    measures = [Measured(name) for name in run.evaluations if _is_measure(name, score) and varies(name)]
+    names = find_measures(run, score, {} if members else run.metrics)
+    measures = [Measured(name) for name in names]
     draw = chart_members if members else chart_measure
     return [draw(run, members, one) for one in (*shown, *measures[:MOST_CHARTS])]
+
+
+def find_measures(run: RecordedRun, score: Measured, metrics: Columns) -> list[str]:
+    """Lists the measures that change, in `metrics` or in evaluations: rates first, one of equal ones."""
+    found: dict[bytes, str] = {}
+    for name in sorted(run.evaluations, key=lambda name: not name.endswith("_rate")):
+        if _is_measure(name, score) and _varies(run.evaluations, metrics, name):
+            found.setdefault(run.evaluations[name].tobytes(), name)
+    return list(found.values())
 
 
 def _is_measure(name: str, score: Measured) -> bool:

@@ -77,7 +77,8 @@ def test_charts_show_what_changes_and_small_components_apart(tmp_path):
         metrics.append(step, row | {"losses/clip": 0.2, "losses/value": step / 1e4})
     evaluations = CsvTable(folder / "eval.csv", resume_step=3000)
     shares = {"outcome/crash": 0.0, "outcome/goal": 1.0}
-    evaluations.append(3000, shares | {"invalid_rate": 0.0, "win_rate": 0.5, "avg_reward": 1.0})
+    measured = {"invalid_rate": 0.0, "bodies": 8.0, "won": 0.5, "win_rate": 0.5, "avg_reward": 1.0}
+    evaluations.append(3000, shares | measured)
     evaluations.append(4000, shares)
     page = run_page.write_report(folder, changed=NONE).read_text()
     titles = re.findall(r"<figcaption><b>(.*?)</b> (.*?)</figcaption>", page)
@@ -94,7 +95,9 @@ def test_charts_show_what_changes_and_small_components_apart(tmp_path):
     ]
     for kind in ("evaluations", "training"):
         assert '<span class="c1">goal</span>' in dict(titles)[f"outcomes of {kind}"]
-    assert "win rate" in named and "invalid rate" not in named
+    # Rates come first, what is 0 or equal to them not at all.
+    measures = [title for title, _ in titles if title in ("bodies", "won", "win rate", "invalid rate")]
+    assert measures == ["win rate", "bodies"]
 
 
 def test_only_pages_of_running_runs_reload(tmp_path):
