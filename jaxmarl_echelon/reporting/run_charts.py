@@ -57,9 +57,9 @@ def chart_learning_curves(run: RecordedRun, members: Sequence[RecordedRun]) -> l
 
 
 def find_measures(run: RecordedRun, score: Measured, metrics: Columns) -> list[str]:
-    """Lists the measures that change, in `metrics` or in evaluations: rates first, one of equal ones."""
+    """Lists measures that change, in `metrics` or in evaluations: rates first, then short names, none twice."""
     found: dict[bytes, str] = {}
-    for name in sorted(run.evaluations, key=lambda name: not name.endswith("_rate")):
+    for name in sorted(run.evaluations, key=lambda name: (not name.endswith("_rate"), len(name))):
         if _is_measure(name, score) and _varies(run.evaluations, metrics, name):
             found.setdefault(run.evaluations[name].tobytes(), name)
     return list(found.values())
