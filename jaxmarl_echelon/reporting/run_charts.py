@@ -57,7 +57,7 @@ def chart_learning_curves(run: RecordedRun, members: Sequence[RecordedRun]) -> l
 
 
 def find_measures(run: RecordedRun, score: Measured, metrics: Columns) -> list[str]:
-    """Lists measures that change, in `metrics` or in evaluations: rates first, then short names, none twice."""
+    """Lists measures that change, in training or evaluations: rates first, then short names, none twice."""
     found: dict[bytes, str] = {}
     for name in sorted(run.evaluations, key=lambda name: (not name.endswith("_rate"), len(name))):
         if _is_measure(name, score) and _varies(run.evaluations, metrics, name):
