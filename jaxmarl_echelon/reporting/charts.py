@@ -17,6 +17,8 @@ COLOURS = 8
 STEPS = "environment steps"
 _MOST_POINTS = 160
 _MOST_DOTS = 60
+# Decimals of a number on an axis; smaller ones are written with a power of ten.
+_MOST_DIGITS = 4
 _PREFIXES = (("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
@@ -162,6 +164,10 @@ def label_ticks(ticks: Sequence[float]) -> list[str]:
     prefix, size = next((one for one in _PREFIXES if largest >= one[1]), ("", 1.0))
     apart = (ticks[1] - ticks[0]) / size if len(ticks) > 1 else largest / size or 1.0
     digits = max(-math.floor(math.log10(apart) + 1e-9), 0)
+    if digits > _MOST_DIGITS:
+        power = math.floor(math.log10(largest))
+        rest = max(digits + power, 0)
+        return [f"{value / 10.0**power:.{rest}f}e{power}" if value else "0" for value in ticks]
     return [f"{value / size:.{digits}f}{prefix if value else ''}" for value in ticks]
 
 

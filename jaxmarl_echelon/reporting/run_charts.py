@@ -27,6 +27,7 @@ _DWARFED = 10.0
 _KNOWN = ("step", "num_episodes", "quarantined", "phase_success_rate")
 # Names in training of columns of evaluations that differ.
 _IN_TRAINING = {RETURN: "return", "avg_episode_length": "episode_length"}
+STREAK = "eval_success_streak"
 _COMPONENTS, _OUTCOMES = "reward_components/", "outcome/"
 # Numbers of a staged curriculum that are fixed or shown otherwise.
 _CURRICULUM = (
@@ -49,19 +50,29 @@ def chart_learning_curves(run: RecordedRun, members: Sequence[RecordedRun]) -> l
     """
     score = run.score
     shown = [score] if score.column == RETURN else [score, Measured(RETURN)]
-    measures = [Measured(name) for name in run.evaluations if _is_measure(name, score) and _occurs(run, name)]
+    names = find_measures(run, score, {} if members else run.metrics)
+    measures = [Measured(name) for name in names]
     draw = chart_members if members else chart_measure
     return [draw(run, members, one) for one in (*shown, *measures[:MOST_CHARTS])]
+
+
+def find_measures(run: RecordedRun, score: Measured, metrics: Columns) -> list[str]:
+    """Lists measures that change, in training or evaluations: rates first, then short names, none twice."""
+    found: dict[bytes, str] = {}
+    for name in sorted(run.evaluations, key=lambda name: (not name.endswith("_rate"), len(name))):
+        if _is_measure(name, score) and _varies(run.evaluations, metrics, name):
+            found.setdefault(run.evaluations[name].tobytes(), name)
+    return list(found.values())
 
 
 def _is_measure(name: str, score: Measured) -> bool:
     return "/" not in name and name not in (*_KNOWN, *score) and not name.startswith(("std_", RETURN))
 
 
-def _occurs(run: RecordedRun, name: str) -> bool:
-    """Whether a measure is ever other than 0, in evaluations or in training."""
-    columns = run.evaluations[name], run.metrics.get(f"train/{name}", np.empty(0))
-    return any(bool(np.nan_to_num(column).any()) for column in columns)
+def _varies(evaluations: Columns, metrics: Columns, name: str) -> bool:
+    """Whether a measure changes, in evaluations or in training; known once, whether it is other than 0."""
+    columns = [evaluations[name], metrics.get(f"train/{name}", np.empty(0))]
+    return any(np.nan_to_num(column).any() and _changes(column) for column in columns)
 
 
 def chart_measure(run: RecordedRun, members: Sequence[RecordedRun], measured: Measured) -> str:
@@ -134,13 +145,24 @@ def chart_curriculum(run: RecordedRun) -> list[str]:
     steps, stages = run.steps, metrics.get("curriculum/current_stage")
     if stages is not None and find_phase_changes(metrics):
         charts.append(draw_chart("phase", [Line("", steps, stages, style="step")]))
+    drawn = [] if stages is None else [stages]
     for name, column in select_columns(metrics, "curriculum/").items():
-        known = column[np.isfinite(column)]
-        if name.startswith(_CURRICULUM) or "/" in name or not len(known) or np.ptp(known) == 0:
+        if name.startswith(_CURRICULUM) or "/" in name or (name == STREAK and not _is_gated(metrics)):
             continue
+        known = column[np.isfinite(column)]
+        # Some numbers have several names.
+        if not _changes(column) or any(np.array_equal(column, one, equal_nan=True) for one in drawn):
+            continue
+        drawn.append(column)
         percent = name.endswith(("_rate", "success")) and 0.0 <= known.min() <= known.max() <= 1.0
         charts.append(_course(name, steps, column, colour=0, percent=percent))
     return charts[:MOST_CHARTS]
+
+
+def _is_gated(metrics: Columns) -> bool:
+    """Whether a phase of the curriculum asks for evaluations; runs made before counted them in any case."""
+    needed = metrics.get("curriculum/criteria_eval_required_runs", np.empty(0))
+    return bool(np.nan_to_num(needed).any())
 
 
 def list_phases(run: RecordedRun) -> str:
@@ -223,7 +245,7 @@ def _course(name: str, steps: np.ndarray, column: np.ndarray, *, colour: int, pe
 
 def _changes(column: np.ndarray) -> bool:
     known = column[np.isfinite(column)]
-    return known.size == 1 or bool(known.size and np.ptp(known) > 0)
+    return known.size == 1 or (known.size > 1 and float(np.ptp(known)) > 0.0)
 
 
 def list_groups(run: RecordedRun) -> str:

@@ -72,10 +72,13 @@ def test_charts_show_what_changes_and_small_components_apart(tmp_path):
         row = {f"train/reward_components/{name}": value for name, value in paid.items()}
         row |= {"train/return/fox": 1.0, "train/return/hound": 2.0}
         row |= {"train/outcome/crash": 0.5, "train/outcome/goal": 0.5}
+        row |= {"curriculum/eval_success_streak": step / 1000, "curriculum/criteria_eval_required_runs": 0}
+        row |= dict.fromkeys(("curriculum/rolling_success", "curriculum/phase_success_rate"), step / 4000)
         metrics.append(step, row | {"losses/clip": 0.2, "losses/value": step / 1e4})
     evaluations = CsvTable(folder / "eval.csv", resume_step=3000)
     shares = {"outcome/crash": 0.0, "outcome/goal": 1.0}
-    evaluations.append(3000, shares | {"invalid_rate": 0.0, "win_rate": 0.5, "avg_reward": 1.0})
+    measured = {"invalid_rate": 0.0, "bodies": 8.0, "won": 0.5, "win_rate": 0.5, "avg_reward": 1.0}
+    evaluations.append(3000, shares | measured)
     evaluations.append(4000, shares)
     page = run_page.write_report(folder, changed=NONE).read_text()
     titles = re.findall(r"<figcaption><b>(.*?)</b> (.*?)</figcaption>", page)
@@ -83,6 +86,8 @@ def test_charts_show_what_changes_and_small_components_apart(tmp_path):
     assert named["components of the return, in training"] == ["terminal"]
     assert named["its smaller components"] == ["pinch"]
     assert "value" in named and "clip" not in named
+    # Evaluations are not counted for a curriculum that does not ask for them; of two names one is drawn.
+    assert "rolling success" in named and not {"eval success streak", "phase success rate"} & set(named)
     # Each learner has its return, and an outcome has one colour.
     assert re.findall(r">(training, \w+)</span>", dict(titles)["return"]) == [
         "training, fox",
@@ -90,7 +95,9 @@ def test_charts_show_what_changes_and_small_components_apart(tmp_path):
     ]
     for kind in ("evaluations", "training"):
         assert '<span class="c1">goal</span>' in dict(titles)[f"outcomes of {kind}"]
-    assert "win rate" in named and "invalid rate" not in named
+    # Rates come first, what is 0 or equal to them not at all.
+    measures = [title for title, _ in titles if title in ("bodies", "won", "win rate", "invalid rate")]
+    assert measures == ["win rate", "bodies"]
 
 
 def test_only_pages_of_running_runs_reload(tmp_path):
@@ -212,6 +219,8 @@ def test_labels_of_an_axis_tell_its_ticks_apart():
     assert charts.label_ticks([-99.36, -99.355, -99.35]) == ["-99.360", "-99.355", "-99.350"]
     assert charts.label_ticks([0.0, 20_000.0, 40_000.0]) == ["0", "20k", "40k"]
     assert charts.label_ticks([500_000.0, 1_000_000.0]) == ["0.5M", "1.0M"]
+    assert charts.label_ticks([4.6e-4, 4.7e-4]) == ["4.6e-4", "4.7e-4"]
+    assert charts.label_ticks([5e-5, 1e-4]) == ["0.5e-4", "1.0e-4"]
 
 
 def test_thinned_curves_keep_means_and_skip_gaps():

@@ -51,7 +51,7 @@ def save_chase_picture(
         _draw_end(axes, episodes[index])
         title = f"episode {episodes[index].number}: {episodes[index].describe()}"
         title_panel(axes, title, chosen=index == chosen)
-    add_legend(figure, [*_car_handles(episodes[0]), *_outcome_handles(episodes)], 4)
+    add_legend(figure, [*_car_handles(episodes[0]), *_outcome_handles(episodes)], 8)
     figure.savefig(path)
 
 
