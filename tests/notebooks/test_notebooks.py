@@ -168,7 +168,8 @@ class Book:
         monkeypatch.setattr(subprocess, "Popen", lambda command, **options: (
             Command(command, monkeypatch) if "-m" in command else start(command, **options)
         ))  # fmt: skip
-        monkeypatch.setattr(plots, "show", self._show)
+        plots.switch_backend("Agg")
+        monkeypatch.setattr(plots, "show", lambda: self._show())
         monkeypatch.setattr(IPython.display, "display", self._display)
 
     def run(self, source):
