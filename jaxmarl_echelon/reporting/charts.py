@@ -124,7 +124,7 @@ def find_ticks(low: float, high: float, most: int = 5) -> list[float]:
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * (1 - 1e-9))
     first = math.ceil(low / step - 1e-9)
-    return [round(number * step, 12) for number in range(first, math.floor(high / step + 1e-9) + 1)]
+    return [float(f"{number * step:.12g}") for number in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
 def thin_curve(x: np.ndarray, y: np.ndarray, most: int = _MOST_POINTS) -> tuple[np.ndarray, np.ndarray]:

@@ -213,6 +213,8 @@ def test_ticks_are_round_and_inside():
     assert charts.find_ticks(0.0, 1.0) == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
     assert charts.find_ticks(-30.0, 480.0) == [0.0, 200.0, 400.0]
     assert charts.find_ticks(2.0, 2.0) == [2.0]
+    tiny = charts.find_ticks(0.0, 5e-15)
+    assert tiny == [0.0, 1e-15, 2e-15, 3e-15, 4e-15, 5e-15] and len(set(charts.label_ticks(tiny))) == 6
 
 
 def test_labels_of_an_axis_tell_its_ticks_apart():
