@@ -79,7 +79,8 @@ def all_float32(tree):
     return bool(numbers) and all(x.dtype == jnp.float32 for x in numbers)
 
 
-@pytest.mark.parametrize("kind", [thorough("none"), "lstm"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["none", "lstm"])
 def test_outputs_and_one_update_of_ppo_stay_close_and_are_kept_in_float32(kind, rollout):
     results = {}
     for precision in ("float32", "bf16"):

@@ -207,6 +207,7 @@ def test_clipped_terms():
     np.testing.assert_allclose(value_loss(value, jnp.ones(2), target, jnp.inf), [0.0, 2.0])
 
 
+@pytest.mark.thorough
 def test_dead_agents_do_not_influence_learning_whatever_their_data():
     agent, state = make(DISCRETE, normalize_reward=True)
     rollout = played(DISCRETE)
@@ -242,6 +243,7 @@ def test_dead_agents_do_not_influence_learning_whatever_their_data():
     assert_same(nobody.params, state.params)
 
 
+@pytest.mark.thorough
 def test_vmapping_over_learning_rates_equals_single_runs():
     (agent, state), rollout = make(), played()
     rates = np.float32([1e-4, 1e-3, 1e-2])

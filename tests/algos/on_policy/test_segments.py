@@ -188,6 +188,7 @@ def test_the_order_of_environments_does_not_matter():
     )
 
 
+@pytest.mark.thorough
 def test_accumulated_gradients_equal_those_of_whole_minibatches():
     results = []
     for accumulation in (1, 2):

@@ -91,6 +91,7 @@ def test_the_same_agent_is_traced_for_the_options_and_without_them(name):
         assert ("optimization_barrier" in found) == options
 
 
+@pytest.mark.thorough
 def test_packed_steps_are_those_of_the_plain_optimizer():
     """Small arrays are stepped as one where steps on few rows are traced for the options, and only there."""
     agent = make(SMALL["ppo"])

@@ -95,6 +95,7 @@ def test_is_traced_as_the_contract_says():
     check_traces(build(max_steps=100, lidar_beams=16))
 
 
+@pytest.mark.thorough
 def test_pure_pursuit_drives_laps_that_are_counted(env, params, reset, moves):
     pilot = make_pursuit_driver(env, range(CARS), speed=3.0)
     length = env.maps[0].centerline.length

@@ -115,6 +115,7 @@ def test_an_exploiter_has_no_teacher(run):
     assert build.build_run_config(after).algos["player"].teacher is None and before.algo.teacher == "gone"
 
 
+@pytest.mark.thorough
 def test_a_frozen_policy_of_the_same_architecture_lies_in_the_bank(run):
     """Behind the slots, where no snapshot takes its place; others act for themselves."""
     folder = checkpoints.find_checkpoint(run, "best_eval")
