@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from algos.checks import require_choice, require_list, require_range, require_switches
-from algos.defaults import FROM_FILE
+from algos.defaults import FROM_FILE, take_defaults_from
 from algos.nets.cores import Core, CoreConfig
 from algos.nets.distributions import Gaussian, MultiCategorical, SquashedGaussian
 from algos.nets.encoders import EncoderConfig, apply_encoder, make_encoder
@@ -140,6 +140,7 @@ class NetworkConfig:
         return Layers(self.activation, dtype, encoder, layer_norm)
 
 
+@take_defaults_from("algo/ppo")
 @dataclass(frozen=True)
 class ActorCriticConfig(NetworkConfig):
     """Settings of an actor and critic, in addition to those of `NetworkConfig`.
