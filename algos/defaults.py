@@ -52,7 +52,7 @@ def read_defaults(file: str) -> Mapping[str, Any]:
     path = config_directory() / f"{name}.yaml"
     node = cast(DictConfig, OmegaConf.load(path))
     bases = [one for one in node.get("defaults", ()) if (path.parent / f"{one}.yaml").is_file()]
-    values = cast(DictConfig, OmegaConf.select(node, block) if block else node)
+    values = cast(DictConfig, OmegaConf.select(node, block, default={}) if block else node)
     found = {}
     for base in bases:
         found |= read_defaults(str(Path(name).with_name(base)) + (f":{block}" if block else ""))
