@@ -110,17 +110,15 @@ PLAN = group_members.PopulationPlan(
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once():
-    """Each group is compiled once for all tests of this file."""
-    with Once().installed():
-        yield
+# The group is compiled once for all tests of this file.
+ONCE = Once()
 
 
 def train(folder, resume=None, stop_after=None):
     folder.mkdir(exist_ok=True)
+    shared = {"program": ONCE.program(MEMBERS[0].config), "compiled_by": ONCE.compile}
     return vectorized_runs.train_group(
-        MEMBERS, {"seed": 3}, folder, Tracker({"csv": CsvSink()}), resume, stop_after, plan=PLAN
+        MEMBERS, {"seed": 3}, folder, Tracker({"csv": CsvSink()}), resume, stop_after, plan=PLAN, **shared
     )
 
 
