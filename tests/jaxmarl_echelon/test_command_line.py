@@ -114,6 +114,7 @@ def test_untrainable_configuration_is_one_line_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_a_frozen_player_comes_from_another_run(monkeypatch, tmp_path):
     """Two programs: one of two learners, one of a learner and what the other run has saved."""
     monkeypatch.chdir(tmp_path)

@@ -406,6 +406,7 @@ def test_off_policy_learner_plays_its_past():
     assert int(found.states[-1].pool.taken) == 6 and int(found.states[-1].pool.wins.sum()) > 10
 
 
+@pytest.mark.thorough
 def test_past_of_an_off_policy_learner_is_played_by_another(divided):
     """It remembers what it has decided where it mirrors, in each shard its own; its past is frozen, too."""
     require_replayed(divided, "red", np.full((2, MIRRORED), 4))

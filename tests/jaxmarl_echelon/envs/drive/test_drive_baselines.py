@@ -85,6 +85,7 @@ def test_the_replay_baseline_scores_one_in_every_kind(play):
         np.testing.assert_allclose(found[name][GENERATED], expected, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.thorough
 def test_the_idm_baseline_causes_no_infractions(play):
     found = play("idm")
     assert mean(found, "infraction") == 0.0 and mean(found, "score") > 0.9

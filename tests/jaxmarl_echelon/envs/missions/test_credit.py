@@ -258,6 +258,7 @@ def test_difference_rewards_have_not_changed():
     np.testing.assert_allclose(found, DIFFERENCES, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_rewards_of_an_episode_sum_to_the_weighted_success_of_each_squad():
     game = Game(built(credit_kind="shapley", reward=make_mission_reward(ONLY_CREDIT)))
     params = game.env.task_params({"mission": "assault", "credit": 2.0})
