@@ -29,7 +29,7 @@ def configured(opponent=None, **changes) -> RunConfig:
         "total_env_steps": 10_000,
         "num_envs": 16,
     }
-    return RunConfig(**given | changes)
+    return RunConfig(**{"window": 256} | given | changes)
 
 
 def pooled(**changes) -> dict:
