@@ -23,6 +23,7 @@ import nbformat
 import numpy as np
 import pytest
 from commands import TINY
+from marked import mark_others
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
@@ -220,7 +221,7 @@ def only_traced(function):
     return call
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", mark_others(NAMES, "quickstart"))
 def test_every_cell_runs(name, book, capsys):
     for cell in read_cells(name):
         if "parameters" in cell.metadata.get("tags", ()):
