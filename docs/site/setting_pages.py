@@ -142,7 +142,10 @@ def _escape(text: str) -> str:
 def format_file(group: str, name: str, text: str, level: str = "##") -> str:
     """Formats the section of one option of a group."""
     prefix = "" if group == "tuning" else group
-    return f"{level} {group}={name}\n\n{_escape(read_introduction(text))}\n\n{format_table(prefix, text)}\n"
+    bases = ", ".join(f"`{group}={base}`" for base in _defaults(text))
+    others = f"\n\nThe other settings are those of {bases}." if bases else ""
+    introduction = _escape(read_introduction(text))
+    return f"{level} {group}={name}\n\n{introduction}\n\n{format_table(prefix, text)}{others}\n"
 
 
 def format_environment(conf: Path, docs: Path, name: str) -> str:
