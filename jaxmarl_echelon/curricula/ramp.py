@@ -8,6 +8,7 @@ import numpy as np
 from flax import struct
 
 from algos import checks
+from algos.defaults import FROM_FILE, take_defaults_from
 from algos.types import PyTree
 from jaxmarl_echelon.curricula.base import Curriculum, read_task_params
 from jaxmarl_echelon.envs.episodes import EpisodeTask
@@ -35,13 +36,14 @@ class RampState(struct.PyTreeNode):
     count: jax.Array
 
 
+@take_defaults_from("curriculum/echelon_ramp")
 def ramp_curriculum(
     env,
     start: Mapping,
     end: Mapping,
     updates: int | None = None,
     episodes: int | None = None,
-    warmup: int = 0,
+    warmup: int = FROM_FILE,
     evaluation: Mapping | None = None,
 ) -> Curriculum:
     """Builds a curriculum that interpolates settings linearly; new episodes use their current values.

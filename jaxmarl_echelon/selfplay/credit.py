@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from algos.checks import require_switch
+from algos.defaults import FROM_FILE, take_defaults_from
 from algos.types import PyTree, Rollout
 from jaxmarl_echelon.selfplay.rewards import (
     FINAL_TRANSFORMS,
@@ -31,6 +32,7 @@ STAGES = {"final": FINAL_TRANSFORMS, "step": STEP_TRANSFORMS, "sampling": SAMPLI
 DERIVED = ("seats", "games")
 
 
+@take_defaults_from("transforms/none")
 @dataclass(frozen=True)
 class TransformSettings:
     """Ordered reward transforms of the three stages; learners estimate their own advantages if all are empty.
@@ -48,11 +50,11 @@ class TransformSettings:
         action are not trained on, nor part of the moving averages.
     """
 
-    final: tuple = ()
-    step: tuple = ()
-    sampling: tuple = ()
-    whole_games: bool = False
-    filter_opponent_invalid: bool = False
+    final: tuple = FROM_FILE
+    step: tuple = FROM_FILE
+    sampling: tuple = FROM_FILE
+    whole_games: bool = FROM_FILE
+    filter_opponent_invalid: bool = FROM_FILE
 
     def __post_init__(self):
         for stage in STAGES:

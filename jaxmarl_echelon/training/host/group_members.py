@@ -2,7 +2,7 @@
 
 import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from jaxmarl_echelon.training.config.build import TASK
 from jaxmarl_echelon.training.config.population_settings import AdaptedNumber, PopulationSettings
 from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.host import resume as resuming
-from jaxmarl_echelon.training.host.compile import Compiled
+from jaxmarl_echelon.training.host.compile import Compiled, compile_program
 from jaxmarl_echelon.training.host.run_record import RunRecord
 from jaxmarl_echelon.training.program.agents import make_agents
 from jaxmarl_echelon.training.program.program import Program
@@ -64,12 +64,20 @@ class GroupWatch:
 
     Attributes:
       program: of all groups.
-      compiled: what was compiled of it, by the number of members.
     """
 
     def __init__(self, program: Program):
         self.program = program
-        self.compiled: dict[int, Compiled] = {}
+        self._compiled: dict[int, Compiled] = {}
+
+    def compile(
+        self, init: Callable, update: Callable, assess: Callable, arguments: tuple, *rest
+    ) -> Compiled:
+        """Compiles a group as `compile_program`, or reuses the program of as many members."""
+        number = len(jax.tree.leaves(arguments)[0])
+        if number not in self._compiled:
+            self._compiled[number] = compile_program(init, update, assess, arguments, *rest)
+        return self._compiled[number].begin_with(arguments)
 
     def evaluated(self, updates: int, values: Mapping[str, Mapping[str, float]]) -> set[str]:
         """Returns the members that are no longer reported.

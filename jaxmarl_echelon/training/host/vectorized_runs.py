@@ -67,7 +67,7 @@ class RunGroup(RunLoop):
         compiled_by: Callable[..., Compiled] | None = None,
     ):
         """Takes the runs, their common program and one record per run; see `train_group` for the others."""
-        self.compiled_by = compiled_by
+        self.compiled_by = watch.compile if watch else compiled_by
         self.layout, self.member = layout, layout.make_member_picker(program.local)
         self.members, self.program, self.records, self.resolved = members, program, records, resolved
         self.config, self.tracker, self.folder = members[0].config, tracker, folder
@@ -194,16 +194,6 @@ class RunGroup(RunLoop):
         """Returns the last evaluations of the named members that have not diverged."""
         found = {record.folder.name: record.progress.last_eval for record in self.records}
         return {name: values for name, values in found.items() if name in names and name not in self.diverged}
-
-    @override
-    def compile(self):
-        """Compiles the program, or reuses one of the same number of members that the watch has kept."""
-        if self.watch is None:
-            return super().compile()
-        kept, number = self.watch.compiled, len(self.members)
-        if number not in kept:
-            kept[number] = super().compile()
-        return kept[number].begin_with(self.functions()[3])
 
     @override
     def is_over(self):

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from algos.defaults import FROM_FILE, take_defaults_from
 from jaxmarl_echelon.envs import settings
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames.boards import BoardGame
@@ -81,6 +82,7 @@ class State(struct.PyTreeNode):
     over: jax.Array
 
 
+@take_defaults_from("env/textgames/othello")
 class Othello(BoardGame):
     """Othello: enclosed stones are flipped; a seat without a move passes; more stones win.
 
@@ -95,7 +97,7 @@ class Othello(BoardGame):
     letter = "R"
     answer_text = "Answer with row and column in brackets, for example [2,1]."
 
-    def __init__(self, size: int = 8):
+    def __init__(self, size: int = FROM_FILE):
         if settings.read_whole("size", size, 4, 8) % 2:
             raise ValueError(f"env.size={size}: must be 4, 6 or 8")
         super().__init__(size, size)
@@ -184,6 +186,7 @@ def _any_direction(cells: Cells) -> Cells:
     return tuple(jnp.bitwise_or.reduce(words) for words in cells)
 
 
-def make(size: int = 8, **game) -> TextGame:
+@take_defaults_from("env/textgames/othello")
+def make(size: int = FROM_FILE, **game) -> TextGame:
     """Builds the game on a board of this size; `game` is as for `TextGame`."""
     return TextGame(Othello(size), **game)

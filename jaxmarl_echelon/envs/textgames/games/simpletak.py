@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from algos.defaults import FROM_FILE, take_defaults_from
 from jaxmarl_echelon.envs import settings
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames import scripts
@@ -11,6 +12,7 @@ from jaxmarl_echelon.envs.textgames.env import TextGame
 from jaxmarl_echelon.envs.textgames.rules import FULL, replace_at
 
 
+@take_defaults_from("env/textgames/simpletak")
 class SimpleTak(PlacingGame):
     """SimpleTak: an orthogonally connected path of own stones between opposite sides wins.
 
@@ -24,7 +26,7 @@ class SimpleTak(PlacingGame):
     letter = "S"
     answer_text = "Answer with a free cell in brackets, for example [5]."
 
-    def __init__(self, size: int = 4):
+    def __init__(self, size: int = FROM_FILE):
         self.size = settings.read_whole("size", size, 3, 5)
         super().__init__(self.size, self.size)
         self.rules_text = (
@@ -67,7 +69,8 @@ class SimpleTak(PlacingGame):
         return (reached & (first << (cells - size))) != 0
 
 
-def make(size: int = 4, **game) -> TextGame:
+@take_defaults_from("env/textgames/simpletak")
+def make(size: int = FROM_FILE, **game) -> TextGame:
     """Builds the game on a board of this size; `game` is as for `TextGame`."""
     rules = SimpleTak(size)
     return TextGame(rules, {"greedy_win": scripts.greedy_win(rules)}, **game)
