@@ -4,14 +4,13 @@ import json
 import sys
 
 import jax
-import numpy as np
 import pytest
+from loaded_policies import check_loaded_policies
 from PIL import Image
 from recorded_runs import check_loads_nothing
 from sketched import train_sketched
 
-import jaxmarl_echelon as je
-from jaxmarl_echelon import checkpoints, evaluate, run_loading
+from jaxmarl_echelon import checkpoints, evaluate
 
 
 @pytest.fixture(scope="module")
@@ -51,13 +50,4 @@ def test_evaluate_reproduces_the_score_and_draws(run, monkeypatch, capsys, tmp_p
 
 
 def test_a_loaded_policy_is_that_of_its_checkpoint(run):
-    _, _, config, _, best = run_loading.load_run(run, "best_eval")
-    latest = checkpoints.restore_state(checkpoints.find_checkpoint(run, "latest"), best)
-    assert len(repr(je.load_policy(run))) < 200
-    for name, state in (("best_eval", best), ("latest", latest)):
-        ours, theirs = je.load_policy(run, "player", name), je.make_policy(config, state)
-        jax.tree.map(np.testing.assert_array_equal, ours.state, theirs.state)
-    with pytest.raises(ValueError, match="has no checkpoint named 'worst'"):
-        je.load_policy(run, checkpoint="worst")
-    with pytest.raises(ValueError, match="role=goalkeeper: has no learnt policy in this run; allowed: play"):
-        je.load_policy(run, "goalkeeper")
+    check_loaded_policies(run, "player", "goalkeeper")

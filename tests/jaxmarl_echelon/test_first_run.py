@@ -11,12 +11,13 @@ import jax
 import numpy as np
 import pytest
 from commands import begin
+from loaded_policies import check_loaded_policies
 from PIL import Image
 from recorded_runs import check_loads_nothing
 from replay_pages import embedded
 
 import jaxmarl_echelon as je
-from jaxmarl_echelon import checkpoints, command_line, evaluate, report, run_loading, train
+from jaxmarl_echelon import checkpoints, command_line, evaluate, report, train
 
 
 @pytest.fixture(scope="module")
@@ -184,14 +185,4 @@ def test_the_code_at_the_top_of_the_readme(monkeypatch, shown, first_run):
 
 @pytest.mark.thorough
 def test_a_loaded_policy_is_that_of_its_checkpoint(first_run):
-    _, folder = first_run
-    _, _, config, _, best = run_loading.load_run(folder, "best_eval")
-    latest = checkpoints.restore_state(checkpoints.find_checkpoint(folder, "latest"), best)
-    assert len(repr(je.load_policy(folder))) < 200
-    for name, state in (("best_eval", best), ("latest", latest)):
-        ours, theirs = je.load_policy(folder, "attacker", name), je.make_policy(config, state)
-        jax.tree.map(np.testing.assert_array_equal, ours.state, theirs.state)
-    with pytest.raises(ValueError, match="has no checkpoint named 'worst'"):
-        je.load_policy(folder, checkpoint="worst")
-    with pytest.raises(ValueError, match="role=defender: has no learnt policy in this run; allowed: att"):
-        je.load_policy(folder, "defender")
+    check_loaded_policies(first_run[1], "attacker", "defender")
