@@ -66,7 +66,7 @@ def searched(tmp_path_factory):
 
 
 @pytest.mark.needs("optuna")
-def test_a_killed_search_loses_no_finished_trial(searched):
+def test_a_killed_search_loses_no_finished_trial(monkeypatch, searched):
     folder, told = searched
     table = rows(folder / "trials.csv")
     assert told["before"] == [0, 1, 2, 3] and table[:4] == told["killed"]
@@ -79,7 +79,7 @@ def test_a_killed_search_loses_no_finished_trial(searched):
         number: study.trials[number].params for number in (4, 5)
     }
     with pytest.raises(ValueError, match="--batch=3: a search that continues keeps its batch=2"):
-        call(pytest.MonkeyPatch(), "--output", folder, "--batch", 3)
+        call(monkeypatch, "--output", folder, "--batch", 3)
 
 
 @pytest.mark.needs("optuna")
