@@ -1,8 +1,8 @@
 """Defaults of settings, which stand once: in the YAML files of `conf/`, with their explanations."""
 
-import contextlib
 import functools
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -43,7 +43,8 @@ def config_directory() -> Path:
 def read_defaults(file: str) -> Mapping[str, Any]:
     """Returns the values of `conf/FILE.yaml` and of the files of its folder that it begins with.
 
-    Lists are tuples. Values that refer to other folders, such as `${precision}`, are left out.
+    Lists are tuples. A value that refers to a key of the main configuration, such as `${precision}`, is that
+    key's default; those that refer to other folders are left out.
 
     Args:
       file: the file and, after a colon, the block of it to return: `algo/ppo`, `algo/ppo:core`.
@@ -57,8 +58,12 @@ def read_defaults(file: str) -> Mapping[str, Any]:
     for base in bases:
         found |= read_defaults(str(Path(name).with_name(base)) + (f":{block}" if block else ""))
     for key in (key for key in values if key not in HYDRA_KEYS):
-        with contextlib.suppress(InterpolationKeyError):
+        try:
             found[key] = _freeze(values[key])
+        except InterpolationKeyError:
+            main = re.fullmatch(r"\$\{(\w+)\}", OmegaConf.to_container(values, resolve=False)[key])
+            if main and main[1] in read_defaults("config"):
+                found[key] = read_defaults("config")[main[1]]
     return found
 
 

@@ -174,7 +174,7 @@ class LanguageSettings(TracedSettings):
     weight_decay: float = FROM_FILE
     transforms: Any = None
     total_updates: int | None = FROM_FILE
-    compute_dtype: str = "float32"
+    compute_dtype: str = FROM_FILE
     remat: bool = FROM_FILE
 
     def __post_init__(self):

@@ -119,7 +119,7 @@ class NetworkConfig:
 
     widths: tuple[int, ...] = FROM_FILE
     activation: str = FROM_FILE
-    compute_dtype: str = "float32"
+    compute_dtype: str = FROM_FILE
     encoder: EncoderConfig = FROM_FILE
 
     def __post_init__(self):

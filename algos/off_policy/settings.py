@@ -61,7 +61,7 @@ class OffPolicySettings(LearnerSettings):
 
     widths: tuple[int, ...] = FROM_FILE
     activation: str = FROM_FILE
-    compute_dtype: str = "float32"
+    compute_dtype: str = FROM_FILE
     encoder: EncoderConfig = FROM_FILE
     horizon: int = FROM_FILE
     batch_size: int = FROM_FILE

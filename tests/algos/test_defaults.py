@@ -38,7 +38,7 @@ FILES = {
 @pytest.mark.parametrize("file", FILES)
 def test_a_file_makes_the_settings_that_python_makes(file):
     values = OmegaConf.load(config_directory() / f"{file}.yaml")
-    assert set(read_defaults(file)) | {"transforms", "compute_dtype"} >= {
+    assert set(read_defaults(file)) | {"transforms"} >= {
         one.name for one in dataclasses.fields(FILES[file])
     }
     assert values["_target_"] == f"{FILES[file].__module__}.{FILES[file].__name__}"
@@ -47,7 +47,7 @@ def test_a_file_makes_the_settings_that_python_makes(file):
     assert FROM_FILE not in vars(FILES[file]()).values()
 
 
-def test_values_that_need_a_composed_configuration_are_left_out():
+def test_values_are_the_same_before_hydra_registers_its_resolvers():
     """In a process of its own: Hydra registers resolvers when it composes."""
     code = "from algos.defaults import read_defaults as f; print(f('config')['window'], len(f('algo/ppo')))"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -55,7 +55,12 @@ def test_values_that_need_a_composed_configuration_are_left_out():
         str(read_defaults("config")["window"]),
         str(len(read_defaults("algo/ppo"))),
     ]
-    assert "compute_dtype" not in read_defaults("algo/ppo")
+
+
+def test_a_value_that_refers_to_the_main_configuration_is_that_keys_default():
+    values = OmegaConf.load(config_directory() / "algo" / "ppo.yaml")
+    assert OmegaConf.to_container(values)["compute_dtype"] == "${precision}"
+    assert PPOConfig().compute_dtype == read_defaults("config")["precision"] == "float32"
 
 
 def test_given_values_win_over_those_of_the_file():
