@@ -163,7 +163,7 @@ def score_realism(arguments: argparse.Namespace, settings) -> dict[str, dict[str
     comparison = program.env.comparison
     names = program.env.baselines if arguments.baselines else ()
 
-    @jax.jit
+    @compiler.jit_evaluation
     def play(number, key, state, world):
         seats = replace_policy_by_script(program, names, number, greedy=False)
         how = {"episodes": comparison.episodes, "record": comparison.snapshot, "world": world}
@@ -187,7 +187,7 @@ def play_actors(
     key = stream_key(config.seed, Stream.FINAL)
     names = program.env.baselines if baselines else reference_scores.reference_names(program)
 
-    @jax.jit
+    @compiler.jit_evaluation
     def play(number, policies, state, world):
         seats = replace_policy_by_script(program, names, number)
         how = {"episodes": episodes, "world": world, "record": record}
@@ -215,7 +215,7 @@ def reproduce_scores(program, config, state, facts: Mapping[str, Any]) -> str:
       facts: the checkpoint's metadata.
     """
     _, assessment = jax.device_get(
-        jax.jit(evaluation_as_in_training(program, config.seed))(state, program.world)
+        compiler.jit_evaluation(evaluation_as_in_training(program, config.seed))(state, program.world)
     )
     values = evaluation_values(assessment.scalars, assessment.result, program.env.spec)
     parts = [f"return {formats.format_fixed(values['eval_agg/avg_reward'], 1)}"]

@@ -11,6 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from algos import compiler
 from jaxmarl_echelon import command_line, run_loading
 from jaxmarl_echelon.selfplay.ratings import SYSTEMS, rating_system
 from jaxmarl_echelon.tracking.pool_plot import matrix_plot
@@ -103,7 +104,7 @@ def main() -> None:
     if len(worlds) > 1:
         raise ValueError(f"{' '.join(arguments.paths)}: must be trained on one base model")
     together = jax.tree.map(lambda *x: jnp.stack(x), *policies.values())
-    play = jax.jit(
+    play = compiler.jit_evaluation(
         lambda policies, key, world: round_robin.play_round_robin(
             program, sides, policies, key, arguments.games, world, arguments.scripts
         )

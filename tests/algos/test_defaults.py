@@ -38,9 +38,7 @@ FILES = {
 @pytest.mark.parametrize("file", FILES)
 def test_a_file_makes_the_settings_that_python_makes(file):
     values = OmegaConf.load(config_directory() / f"{file}.yaml")
-    assert set(read_defaults(file)) | {"transforms"} >= {
-        one.name for one in dataclasses.fields(FILES[file])
-    }
+    assert set(read_defaults(file)) | {"transforms"} >= {one.name for one in dataclasses.fields(FILES[file])}
     assert values["_target_"] == f"{FILES[file].__module__}.{FILES[file].__name__}"
     given = {key: value for key, value in read_defaults(file).items() if "${" not in str(value)}
     assert FILES[file](**given) == FILES[file]()

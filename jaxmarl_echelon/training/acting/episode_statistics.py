@@ -74,6 +74,18 @@ def select_finished(finished: Finished, most: int, *, newest: bool) -> SelectedE
     return SelectedEpisodes(chosen, place, jnp.sum(numbers), environments)
 
 
+def keep_newest(selected: SelectedEpisodes, most: int) -> SelectedEpisodes:
+    """Keeps the newest `most` of selected episodes; all, if there are not more places."""
+    mask = selected.finished.mask
+    if mask.size <= most:
+        return selected
+    first = jnp.maximum(jnp.sum(mask, dtype=jnp.int32) - most, 0)
+    finished, place = jax.tree.map(
+        lambda x: jax.lax.dynamic_slice_in_dim(x, first, most), (selected.finished, selected.place)
+    )
+    return selected._replace(finished=finished, place=place)
+
+
 def quarantine_metrics(quarantined: jax.Array) -> dict[str, jax.Array]:
     """Counts quarantines in a rollout `[T, E]` of all shards, and the environments that had one."""
     counts = jnp.sum(quarantined), jnp.sum(jnp.any(quarantined, axis=0))
@@ -88,20 +100,17 @@ def init_recent(spec: EnvSpec, window: int) -> Recent:
 
 
 def add_recent(recent: Recent, finished: Finished, spec: EnvSpec) -> Recent:
-    """Writes finished episodes, with any leading axes, into the ring in order.
+    """Writes selected episodes `[M]` into the ring in order; those that `mask` marks must come first.
 
     Only the last W are written, so that scatter indices are unique.
     """
-    mask = finished.mask.reshape(-1)
     window = recent.values.shape[0]
-    total = jnp.sum(mask, dtype=jnp.int32)
-    rank = jnp.cumsum(mask.astype(jnp.int32)) - 1
-    keep = mask & (total - rank <= window)
+    total = jnp.sum(finished.mask, dtype=jnp.int32)
+    rank = jnp.arange(finished.mask.size, dtype=jnp.int32)
+    keep = finished.mask & (total - rank <= window)
     place = jnp.where(keep, (recent.cursor + rank) % window, window)
     row = _row(finished, spec)
-    rows = jnp.stack(
-        [row[name].reshape(mask.shape).astype(jnp.float32) for name in recent_columns(spec)], axis=-1
-    )
+    rows = jnp.stack([row[name].astype(jnp.float32) for name in recent_columns(spec)], axis=-1)
     return Recent(
         values=recent.values.at[place].set(rows, mode="drop"),
         count=jnp.minimum(recent.count + total, jnp.int32(2**30)),
@@ -153,16 +162,16 @@ def recent_metrics(recent: Recent, spec: EnvSpec, learners: tuple[str, ...]) -> 
 
 
 def episode_rows(
-    finished: Finished, spec: EnvSpec, learners: tuple[str, ...], rows: int
+    selected: SelectedEpisodes, spec: EnvSpec, learners: tuple[str, ...]
 ) -> dict[str, jax.Array]:
-    """Builds a table of the first `rows` finished episodes of a rollout `[T, E]` of all shards.
+    """Builds a table of selected episodes of all shards.
 
     Returns:
-      `number` (int32, finished episodes, possibly more than `rows`) and columns `[rows]`: `step` and `env`
+      `number` (int32, finished episodes, possibly more than the rows) and columns `[M]`: `step` and `env`
       (indices in the rollout), `length`, `return/ROLE`, results by name (codes int32; per-agent ones as
       means over agents) and tags; NaN where no agent was present. Rows from `number` on are padding.
     """
-    finished, place, number, environments = select_finished(finished, rows, newest=False)
+    finished, place, number, environments = selected
     table = {
         "number": number,
         "step": place // environments,

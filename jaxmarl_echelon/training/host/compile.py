@@ -59,7 +59,8 @@ def compile_program(
 
     Tracing is sequential, in the order in which a run needs the parts; XLA compiles each in its own
     thread, so that initialisation and the first evaluation overlap with compiling the updates. `init`,
-    which runs once, is compiled with `compiler.quick_compile_options`.
+    which runs once, is compiled with `compiler.quick_compile_options`, the evaluation with
+    `compiler.evaluation_compile_options`.
 
     Args:
       init: `(*arguments, world) -> state`.
@@ -96,7 +97,8 @@ def compile_program(
         pool.submit(compiled, start.lower(*arguments, world), compiler.quick_compile_options(layout.number))
     ]
     score = layout.jit(assess, (specs, all_of_it), (shared, shared), (shared, all_of_it))
-    parts.append(pool.submit(compiled, score.lower(state, world)))
+    quick = compiler.evaluation_compile_options(layout.number)
+    parts.append(pool.submit(compiled, score.lower(state, world), quick))
     advance = layout.jit(
         chunk, (specs, all_of_it), (specs, layout.stacked), (specs, all_of_it), donate_argnums=0
     )

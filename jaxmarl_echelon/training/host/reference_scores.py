@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from algos import compiler
 from jaxmarl_echelon.training.acting import controllers
 from jaxmarl_echelon.training.acting.state import RunState
 from jaxmarl_echelon.training.host.run_record import evaluation_values
@@ -53,7 +54,7 @@ def score_references(program: Program, run: RunState, key: jax.Array, episodes: 
     """Jits and runs `play_references`; returns the `eval_agg/...` values by script name."""
     if not reference_names(program):
         return {}
-    play_all = jax.jit(partial(play_references, program, episodes=episodes))
+    play_all = compiler.jit_evaluation(partial(play_references, program, episodes=episodes))
     return reference_values(program, jax.device_get(play_all(run, key, program.world)))
 
 

@@ -207,12 +207,13 @@ class RunRecord:
     def _episodes(self, table: dict[str, np.ndarray]) -> None:
         """Logs the finished episodes of one update."""
         number = int(table.pop("number"))
-        begin = self.step - self.program.steps_per_update
-        for row in range(min(number, len(table["length"]))):
+        begin, shown = self.step - self.program.steps_per_update, min(number, len(table["length"]))
+        before = self.progress.episodes + number - shown
+        for row in range(shown):
             values = {name: column[row].item() for name, column in table.items()}
             step = begin + (values.pop("step") + 1) * self.config.num_envs
             values |= self._names(values)
-            self.tracker.log("episodes", step, {"episode": self.progress.episodes + row + 1, **values})
+            self.tracker.log("episodes", step, {"episode": before + row + 1, **values})
         self.progress.episodes += number
 
     def _entries(self, table: dict[str, np.ndarray]) -> None:

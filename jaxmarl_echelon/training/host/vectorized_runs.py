@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from typing_extensions import override
 
+from algos import compiler
 from jaxmarl_echelon import checkpoints, processes
 from jaxmarl_echelon.tracking.base import RunInfo, Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink, CsvTable
@@ -237,7 +238,8 @@ class RunGroup(RunLoop):
         if self.watch is not None or not reference_scores.reference_names(self.program):
             return []
         keys = jnp.stack([stream_key(member.config.seed, Stream.EVALUATION) for member in self.members])
-        play = jax.jit(jax.vmap(partial(reference_scores.play_references, self.program), (0, 0, None)))
+        one = partial(reference_scores.play_references, self.program)
+        play = compiler.jit_evaluation(jax.vmap(one, (0, 0, None)))
         policies = self.layout.fetch_to_host(jax.vmap(self.program.policy)(state))
         played, lines = jax.device_get(play(policies, keys, self.program.world)), []
         for index, record in enumerate(self.records):

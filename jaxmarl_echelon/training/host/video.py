@@ -5,6 +5,7 @@ from pathlib import Path
 
 import jax
 
+from algos import compiler
 from jaxmarl_echelon.envs.viewing.gif import limit_gif
 from jaxmarl_echelon.training.acting.random_streams import Stream, stream_key
 from jaxmarl_echelon.training.acting.state import RunState
@@ -32,7 +33,7 @@ class EpisodeVideos:
     def __init__(self, config: RunConfig, program: Program):
         self._config, self._program = config, program
         self._every = config.video_every
-        self._play = jax.jit(self._play_first)
+        self._play = compiler.jit_evaluation(self._play_first)
 
     def _play_first(self, run: RunState, key, world):
         snapshot = self._program.env.viewer.snapshot

@@ -13,6 +13,7 @@ from jaxmarl_echelon.selfplay import diversity, league_pool
 from jaxmarl_echelon.selfplay import pool as pool_lib
 from jaxmarl_echelon.selfplay import report as pool_report
 from jaxmarl_echelon.training.acting import answer_statistics, episode_statistics
+from jaxmarl_echelon.training.acting.episode_statistics import SelectedEpisodes
 from jaxmarl_echelon.training.acting.random_streams import split_update
 from jaxmarl_echelon.training.acting.state import RunState
 from jaxmarl_echelon.training.opponents import pool_role, seat_rounds
@@ -70,13 +71,17 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
         course, tickets = curriculum.update(
             run.curriculum, run.tickets, collectives.gather_shards(flow.replace(finished=finished), 1)
         )
-    newest = episode_statistics.select_finished(judged, config.window, newest=True).finished
+    rows = config.episode_rows if collector.seat else max(config.episode_rows, config.window)
+    newest = episode_statistics.select_finished(finished, rows, newest=True)
+    scored = newest
+    if collector.seat is not None:
+        scored = episode_statistics.select_finished(judged, config.window, newest=True)
     run = run.replace(
         key=own_keys.following,
         policies=policies,
         curriculum=course,
         tickets=tickets,
-        recent=episode_statistics.add_recent(run.recent, newest, collector.env.spec),
+        recent=episode_statistics.add_recent(run.recent, scored.finished, collector.env.spec),
         updates=run.updates + 1,
         pool=pool,
         plays=plays,
@@ -84,18 +89,19 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
     )
     metrics = said | curriculum.metrics(run.curriculum)
     metrics |= episode_statistics.quarantine_metrics(collected.quarantined)
-    return run, _make_report(collector, run, losses, metrics, finished, config.episode_rows)
+    listed = episode_statistics.keep_newest(newest, config.episode_rows)
+    return run, _make_report(collector, run, losses, metrics, listed)
 
 
-def _make_report(collector, run: RunState, losses, metrics, finished: Finished, rows: int) -> Report:
-    """Builds the report of an update from losses by role, other `metrics` and finished episodes."""
+def _make_report(collector, run: RunState, losses, metrics, listed: SelectedEpisodes) -> Report:
+    """Builds the report of an update from losses by role, other `metrics` and the listed episodes."""
     spec, seat, roles = collector.env.spec, collector.seat, tuple(collector.agents)
     named = {}
     for role in roles:
         prefix = "losses" if len(roles) == 1 else f"losses/{role}"
         named |= {f"{prefix}/{name}": value for name, value in losses[role].items()}
     named |= episode_statistics.recent_metrics(run.recent, spec, roles) | metrics
-    table = episode_statistics.episode_rows(finished, spec, roles, rows)
+    table = episode_statistics.episode_rows(listed, spec, roles)
     if seat is None:
         return Report(named, table)
     named |= pool_report.pool_metrics(seat.pool, run.pool)

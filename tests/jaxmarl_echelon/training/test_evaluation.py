@@ -308,11 +308,13 @@ def test_means_are_over_the_agents_that_took_part(roster):
     np.testing.assert_array_equal(scalars["eval_agg/avg_reward"], np.float32(expected))
 
     finished = played(env, params)
-    ring = episode_statistics.add_recent(episode_statistics.init_recent(env.spec, 8), finished, env.spec)
+    found = episode_statistics.select_finished(finished, 4, newest=True)
+    ring = episode_statistics.init_recent(env.spec, 8)
+    ring = episode_statistics.add_recent(ring, found.finished, env.spec)
     metrics = episode_statistics.recent_metrics(ring, env.spec, (ROLE,))
     np.testing.assert_array_equal(metrics["train/return"], np.float32(expected))
     assert float(metrics["train/episode_length"]) == 2.0
-    rows = episode_statistics.episode_rows(finished, env.spec, (ROLE,), 4)
+    rows = episode_statistics.episode_rows(found, env.spec, (ROLE,))
     np.testing.assert_array_equal(rows[f"return/{ROLE}"], np.full(4, expected, np.float32))
     seen = read_episodes(finished, env.spec, ROLE).reward[finished.mask]
     np.testing.assert_array_equal(seen, np.full(4, expected, np.float32))
@@ -358,7 +360,9 @@ def test_results_are_reported_by_label():
     there, returns = {ROLE: jnp.ones((number, 1), bool)}, {ROLE: jnp.zeros((number, 1))}
     result = evaluation.Evaluation(~counts, there, returns, jnp.ones(number, jnp.int32), results, None)
     scalars = evaluation.summarize_evaluation(result, spec, ROLE)
-    ring = episode_statistics.add_recent(episode_statistics.init_recent(spec, number), result.finished, spec)
+    ring = episode_statistics.init_recent(spec, number)
+    counted = jax.tree.map(lambda x: x[1:], result.finished)
+    ring = episode_statistics.add_recent(ring, counted, spec)
     rolling = episode_statistics.recent_metrics(ring, spec, (ROLE,))
     for index, label in enumerate("ab"):
         expected = grade[counts & (task == index)].mean()

@@ -60,6 +60,24 @@ def test_shards_count_all_episodes_and_quarantines(newest):
     assert set(counts["train/quarantined_environments"].tolist()) == {int(mask.any(0).sum())}
 
 
+@pytest.mark.parametrize("chance", [0.0, 0.02, 0.9])
+def test_a_table_and_the_ring_have_the_newest_episodes_of_one_selection(chance):
+    """The ring, of 20 places, after two rollouts; the table, of 7 rows, of the second."""
+    masks = np.random.default_rng(1).random((2, 12, 40)) < chance
+    ring, true = episode_statistics.init_recent(SPEC, 20), []
+    for mask in masks:
+        newest = episode_statistics.select_finished(finished(mask), 30, newest=True)
+        ring = episode_statistics.add_recent(ring, newest.finished, SPEC)
+        true += list(np.flatnonzero(mask)[-30:])
+    length = episode_statistics.recent_columns(SPEC).index("length")
+    filled = np.arange(20) < int(ring.count)
+    assert sorted(np.asarray(ring.values)[filled, length]) == sorted(true[-20:])
+    table = episode_statistics.episode_rows(episode_statistics.keep_newest(newest, 7), SPEC, (ROLE,))
+    shown = np.flatnonzero(masks[1])[-7:]
+    assert int(table["number"]) == masks[1].sum() and table["env"].shape == (7,)
+    np.testing.assert_array_equal((table["step"] * 40 + table["env"])[: shown.size], shown)
+
+
 def test_selecting_finished_episodes_takes_little_memory():
     """No column of all decisions and environments is computed or copied for the few that ended.
 
@@ -67,9 +85,9 @@ def test_selecting_finished_episodes_takes_little_memory():
     """
 
     def follow(ring, found):
-        newest = episode_statistics.select_finished(found, 16, newest=True).finished
-        return episode_statistics.add_recent(ring, newest, SPEC), episode_statistics.episode_rows(
-            found, SPEC, (ROLE,), 32
+        newest = episode_statistics.select_finished(found, 32, newest=True)
+        return episode_statistics.add_recent(ring, newest.finished, SPEC), episode_statistics.episode_rows(
+            episode_statistics.keep_newest(newest, 16), SPEC, (ROLE,)
         )
 
     found = finished(np.zeros((64, 512), bool))
