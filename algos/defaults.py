@@ -61,7 +61,8 @@ def read_defaults(file: str) -> Mapping[str, Any]:
         try:
             found[key] = _freeze(values[key])
         except InterpolationKeyError:
-            main = re.fullmatch(r"\$\{(\w+)\}", OmegaConf.to_container(values, resolve=False)[key])
+            written = cast(Mapping[str, Any], OmegaConf.to_container(values, resolve=False))
+            main = re.fullmatch(r"\$\{(\w+)\}", written[str(key)])
             if main and main[1] in read_defaults("config"):
                 found[key] = read_defaults("config")[main[1]]
     return found

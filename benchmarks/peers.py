@@ -1,6 +1,7 @@
-"""Peer libraries of comparisons: Stable-Baselines3, PyTorch, f1tenth_gym, transformers, in a subprocess.
+"""Peer libraries of comparisons: SB3, rejax, PyTorch, f1tenth_gym, transformers, in a subprocess.
 
     python benchmarks/peers.py train '{"algo": "sac", "env": "Pendulum-v1", "steps": 20000, ...}'
+    python benchmarks/peers.py plain '{"env": "CartPole-v1", "runs": 3, "total_timesteps": 524288, ...}'
     python benchmarks/peers.py updates '{"algo": "tqc", "observation": 119, "action": 2, ...}'
     python benchmarks/peers.py steps '{"num_envs": 64, "observation": 119, "action": 2, ...}'
     python benchmarks/peers.py segments '{"kind": "lstm", "width": 128, "horizon": 64, "rows": 64, ...}'
@@ -8,9 +9,9 @@
     python benchmarks/peers.py generate '{"model": "FOLDER", "prompts": [[...]], "count": 48}'
     python benchmarks/peers.py logits '{"model": "FOLDER", "adapters": "FOLDER", "tokens": [[...]], ...}'
 
-Needs `pip install stable-baselines3 sb3-contrib`, only torch for `segments`, torch, transformers and peft for
-`logits` and `generate`, and f1tenth_gym's f110_gym (the classic one: 4 values per step) for `simulator` and
-for `steps` with a "race". Prints one line of JSON.
+Needs `pip install stable-baselines3 sb3-contrib`, `rejax==0.1.3 gymnax==0.0.9` for `plain`, only torch for
+`segments`, torch, transformers and peft for `logits` and `generate`, and f1tenth_gym's f110_gym (the classic
+one: 4 values per step) for `simulator` and for `steps` with a "race". Prints one line of JSON.
 """
 
 import json
@@ -62,6 +63,32 @@ def train(job: dict) -> dict:
     seconds = time.perf_counter() - begin
     mean, spread = evaluate_policy(model, gymnasium.make(job["env"]), 20, deterministic=True, warn=False)
     return {"mean": float(mean), "std": float(spread), "seconds": seconds}
+
+
+def plain(job: dict) -> dict:
+    """Compiles and runs rejax's PPO without evaluations; returns seconds of compiling, and of each run."""
+    import rejax
+
+    runs, steps = job.pop("runs"), job["total_timesteps"]
+    algorithm = rejax.PPO.create(**job, eval_freq=steps, skip_initial_evaluation=True)
+    algorithm = algorithm.replace(eval_callback=lambda *_: ())
+    return time_program(algorithm.train, runs)
+
+
+def time_program(train, runs: int) -> dict:
+    """Compiles and runs `(key) -> tree`; returns wall-clock and CPU seconds of compiling, and of each run."""
+    import jax
+
+    jax.block_until_ready(jax.jit(lambda key: jax.random.split(key))(jax.random.key(0)))
+    begin, processor, seconds = time.perf_counter(), time.process_time(), []
+    compiled = jax.jit(train).lower(jax.random.key(0)).compile()
+    compiling, processor = time.perf_counter() - begin, time.process_time() - processor
+    for seed in range(runs):
+        key = jax.random.key(seed)
+        begin = time.perf_counter()
+        jax.block_until_ready(compiled(key))
+        seconds.append(time.perf_counter() - begin)
+    return {"compiling": compiling, "processor": processor, "seconds": seconds}
 
 
 def noise(job: dict):
@@ -321,6 +348,6 @@ def _median(call, budget: float) -> float:
 
 
 if __name__ == "__main__":
-    commands = (train, updates, steps, segments, simulator, generate, logits)
+    commands = (train, plain, updates, steps, segments, simulator, generate, logits)
     command = {c.__name__: c for c in commands}[sys.argv[1]]
     print(json.dumps(command(json.loads(sys.argv[2]))))

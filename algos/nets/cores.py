@@ -7,7 +7,6 @@ policies use the same code. See docs/reference/trainer.md 5.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -15,6 +14,7 @@ import jax.numpy as jnp
 
 from algos.checks import require_choice, require_count, require_range, require_switches
 from algos.defaults import FROM_FILE, take_defaults_from
+from algos.nets.cells import CELLS, cast_product, clear_carry, run_cell
 from algos.nets.initializers import orthogonal
 from algos.types import PyTree
 
@@ -82,53 +82,6 @@ class CoreConfig:
                 )
 
 
-class Cell(NamedTuple):
-    """Equations of a recurrent layer whose gates read its previous output.
-
-    Attributes:
-      gates: blocks of `width` columns in both kernels.
-      states: arrays carried from step to step, the output first.
-      step: `(states, inputs, recurrent) -> states`; `inputs` (bias included) and `recurrent` are the
-        contributions of the input and of the previous output to the gates, `[..., gates * width]` each.
-    """
-
-    gates: int
-    states: int
-    step: Callable
-
-
-def lstm_step(states, inputs: jax.Array, recurrent: jax.Array):
-    """Takes one step of the LSTM with a forget gate (Gers, Schmidhuber and Cummins 2000), without peepholes.
-
-    Gates come in the order input, forget, candidate, output; states are `(output, cell)`.
-    """
-    _, cell = states
-    enter, keep, candidate, leave = jnp.split(inputs + recurrent, 4, axis=-1)
-    cell = nn.sigmoid(keep) * cell + nn.sigmoid(enter) * jnp.tanh(candidate)
-    return nn.sigmoid(leave) * jnp.tanh(cell), cell
-
-
-def gru_step(states, inputs: jax.Array, recurrent: jax.Array):
-    """Takes one step of the GRU (Cho et al. 2014), with the reset gate applied after the recurrent product.
-
-    Gates come in the order reset, update, candidate; an update gate of 1 keeps the state.
-    """
-    (hidden,) = states
-    entering, kept = jnp.split(inputs, 3, axis=-1), jnp.split(recurrent, 3, axis=-1)
-    use = nn.sigmoid(entering[0] + kept[0])
-    keep = nn.sigmoid(entering[1] + kept[1])
-    candidate = jnp.tanh(entering[2] + use * kept[2])
-    return (keep * hidden + (1.0 - keep) * candidate,)
-
-
-CELLS = {"lstm": Cell(4, 2, lstm_step), "gru": Cell(3, 1, gru_step)}
-
-
-def _clear_carry(carry: PyTree, reset: jax.Array) -> PyTree:
-    """Zeroes recurrent state, leaves `[..., H]`, where `reset` `[...]` is True."""
-    return jax.tree.map(lambda state: jnp.where(reset[..., None], 0.0, state), carry)
-
-
 def linear_recurrence(
     decay: jax.Array, drive: jax.Array, state: jax.Array, reset: jax.Array, *, parallel: bool
 ) -> jax.Array:
@@ -147,7 +100,7 @@ def linear_recurrence(
 
         def step(hidden, now):
             decay, drive, reset = now
-            hidden = decay * _clear_carry(hidden, reset) + drive
+            hidden = decay * clear_carry(hidden, reset) + drive
             return hidden, hidden
 
         return jax.lax.scan(step, state, (decay, drive, reset))[1]
@@ -157,7 +110,7 @@ def linear_recurrence(
         joint = jnp.where(reset, drive, decay * early_drive + drive)
         return early_decay * decay, joint, early_reset | reset
 
-    drive = drive.at[0].add(decay[0] * _clear_carry(state, reset[0]))
+    drive = drive.at[0].add(decay[0] * clear_carry(state, reset[0]))
     return jax.lax.associative_scan(combine, (decay, drive, reset[..., None]))[1]
 
 
@@ -187,12 +140,6 @@ def _bias_init(config: CoreConfig) -> Callable:
     return init
 
 
-def _product(x: jax.Array, kernel: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """Matrix product computed in `dtype` and returned in at least float32."""
-    product = jnp.dot(x.astype(dtype), kernel.astype(dtype))
-    return product.astype(jnp.promote_types(dtype, jnp.float32))
-
-
 class GatedLayer(nn.Module):
     """One LSTM or GRU layer over a sequence; see `Core.sequence`."""
 
@@ -200,23 +147,16 @@ class GatedLayer(nn.Module):
     dtype: jnp.dtype
 
     @nn.compact
-    def __call__(self, carry, x: jax.Array, reset: jax.Array):
+    def __call__(self, carry, x: jax.Array, reset: jax.Array) -> tuple[PyTree, jax.Array]:
         """Returns `(carry, y)` of T steps."""
         cell = CELLS[self.config.kind]
         width, columns = self.config.width, cell.gates * self.config.width
         init = _weight_init(self.config)
         input_kernel = self.param("input_kernel", init, (x.shape[-1], columns))
-        kernel = self.param("recurrent_kernel", init, (width, columns)).astype(self.dtype)
+        kernel = self.param("recurrent_kernel", init, (width, columns))
         bias = self.param("bias", _bias_init(self.config), (columns,))
-        inputs = _product(x, input_kernel, self.dtype) + bias
-
-        def step(states, now):
-            inputs, reset = now
-            states = _clear_carry(states, reset)
-            states = cell.step(states, inputs, _product(states[0], kernel, self.dtype))
-            return states, states[0]
-
-        return jax.lax.scan(step, carry, (inputs, reset))
+        inputs = cast_product(x, input_kernel, self.dtype) + bias
+        return run_cell(cell, self.dtype, kernel, carry, inputs, reset)
 
 
 class MinGRULayer(nn.Module):
@@ -229,7 +169,7 @@ class MinGRULayer(nn.Module):
     dtype: jnp.dtype
 
     @nn.compact
-    def __call__(self, carry, x: jax.Array, reset: jax.Array):
+    def __call__(self, carry, x: jax.Array, reset: jax.Array) -> tuple[PyTree, jax.Array]:
         """Returns `(carry, y)` of T steps."""
         config = self.config
         columns = (3 if config.highway else 2) * config.width
@@ -237,7 +177,7 @@ class MinGRULayer(nn.Module):
         kernel = self.param("input_kernel", init, (x.shape[-1], columns))
         bias = self.param("bias", _bias_init(config), (columns,))
         update, candidate, *mix = jnp.split(
-            _product(x, kernel, self.dtype) + bias, columns // config.width, axis=-1
+            cast_product(x, kernel, self.dtype) + bias, columns // config.width, axis=-1
         )
         update = nn.sigmoid(update)
         if config.candidate == "positive":
@@ -250,7 +190,7 @@ class MinGRULayer(nn.Module):
             return carry, hidden
         if x.shape[-1] != config.width:
             skip_kernel = self.param("skip_kernel", init, (x.shape[-1], config.width))
-            x = _product(x, skip_kernel, self.dtype)
+            x = cast_product(x, skip_kernel, self.dtype)
         mix = nn.sigmoid(mix[0])
         return carry, mix * hidden + (1.0 - mix) * x
 

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.test_util import check_grads
 from marked import mark_after
 
 from algos.nets.cores import Core, CoreConfig
@@ -165,6 +166,18 @@ def test_gradients_of_steps_and_sequences_agree(variant):
         in_state = np.concatenate([leaf.reshape(6, -1) for leaf in jax.tree.leaves(found[1])], -1)
         cleared = RESETS[0]
         assert np.all(in_state[cleared] == 0) and np.all(np.abs(in_state[~cleared]).sum(-1) > 0)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_gradients_are_those_of_finite_differences(kind):
+    """The gradient of a gated layer is written out."""
+    with jax.enable_x64(True):
+        core, params, carry, x, reset = build(kind, layers=1, dtype=jnp.float64)
+
+        def outputs(params, carry, x):
+            return run(core, params, carry, x, reset)
+
+        check_grads(outputs, (params, carry, x), order=1, modes=["rev"])
 
 
 def test_a_reset_starts_afresh_whatever_came_before(variant):
