@@ -170,13 +170,16 @@ def measure(overrides: list[str], compiles: bool) -> dict:
 
     key = jax.random.key(0)
     state = jax.eval_shape(start, key, *world)
-    options, quick = program.compiler_options, None
+    options, quick, scoring = program.compiler_options, None, None
     if importlib.util.find_spec("algos.compiler"):
-        quick = importlib.import_module("algos.compiler").quick_compile_options()
+        compiler = importlib.import_module("algos.compiler")
+        quick = compiler.quick_compile_options()
+        # Older checkouts have none for evaluations.
+        scoring = getattr(compiler, "evaluation_compile_options", dict)()
     return {
         "init": lowered_part(start, (key, *world), roots, quick, False, compiles),
         "update": lowered_part(chunk, (state, *world), roots, options, True, compiles),
-        "evaluate": lowered_part(evaluate, (state, *world), roots, None, False, compiles),
+        "evaluate": lowered_part(evaluate, (state, *world), roots, scoring, False, compiles),
     }
 
 

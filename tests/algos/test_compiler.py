@@ -5,7 +5,18 @@ import jax
 from algos import compiler
 
 
+def test_evaluations_have_options_that_flags_do_not_set(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
+    chosen = {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": False}
+    assert compiler.evaluation_compile_options() == compiler.supported_options(chosen)
+    assert compiler.evaluation_compile_options(devices=2) == {"xla_backend_optimization_level": 1}
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=3")
+    assert "xla_backend_optimization_level" not in compiler.evaluation_compile_options()
+    assert float(compiler.jit_evaluation(lambda x: x + 1.0)(1.0)) == 2.0
+
+
 def test_quick_options_are_those_that_xla_accepts_and_only_on_a_cpu(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "")
     assert compiler.supported_options(compiler.quick_compile_options()) == compiler.quick_compile_options()
     assert "xla_cpu_use_fusion_emitters" not in compiler.quick_compile_options(devices=2)
     assert compiler.supported_options(
