@@ -79,6 +79,7 @@ def time_program(train, runs: int) -> dict:
     """Compiles and runs `(key) -> tree`; returns wall-clock and CPU seconds of compiling, and of each run."""
     import jax
 
+    jax.config.update("jax_enable_compilation_cache", False)
     jax.block_until_ready(jax.jit(lambda key: jax.random.split(key))(jax.random.key(0)))
     begin, processor, seconds = time.perf_counter(), time.process_time(), []
     compiled = jax.jit(train).lower(jax.random.key(0)).compile()

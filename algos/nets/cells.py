@@ -134,7 +134,7 @@ def run_cell(
 
 
 def _run_cell_forward(cell, dtype, kernel, states, inputs, reset):
-    """Runs the cell, and returns what the gradient needs besides."""
+    """Runs the cell; returns its result and what the gradient needs."""
 
     def step(states, now):
         inputs, reset = now
