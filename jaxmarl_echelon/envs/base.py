@@ -241,10 +241,12 @@ class ScriptedPolicy(NamedTuple):
     Attributes:
       init: `() -> memory`, called at the start of every episode.
       act: `(key, memory, env_state, params) -> (memory, action [A, ...])` in the role's action space.
+      teach: as `act`, of the script as a teacher: without what handicaps it as an opponent; None for `act`.
     """
 
     init: Callable
     act: Callable
+    teach: Callable | None = None
 
 
 class Viewer:

@@ -220,7 +220,7 @@ def fitting_scripts(env: Environment, role: str) -> list[str]:
 
 
 def find_teacher(env: Environment, role: str, name: str) -> ScriptedPolicy:
-    """Returns the script `name` of a role, for `algo.teacher=script:NAME`.
+    """Returns the script `name` of a role as a teacher, for `algo.teacher=script:NAME`.
 
     Raises:
       ValueError: one line that lists the role's scripts, for one that is not among them.
@@ -231,4 +231,5 @@ def find_teacher(env: Environment, role: str, name: str) -> ScriptedPolicy:
     if name not in known:
         allowed = ", ".join(f"{SCRIPT}{one}" for one in known)
         raise ValueError(f"{where}: unknown script of {role}; allowed: {allowed}")
-    return find_script(env, role, name)
+    script = find_script(env, role, name)
+    return script if script.teach is None else script._replace(act=script.teach)

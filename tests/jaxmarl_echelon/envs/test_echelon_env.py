@@ -20,7 +20,7 @@ from jaxmarl_echelon.envs.echelon.battle.unit_tables import HEAVY, LIGHT, MEDIUM
 from jaxmarl_echelon.envs.echelon.make import make
 from jaxmarl_echelon.envs.echelon.rewards import make_battle_reward
 from jaxmarl_echelon.envs.echelon.terrain.layout import check_size
-from jaxmarl_echelon.training.acting.controllers import find_script
+from jaxmarl_echelon.training.acting.controllers import find_script, find_teacher
 from jaxmarl_echelon.training.config import build
 
 SAY = tuple(range(18, 26))
@@ -454,3 +454,17 @@ def test_configurations_build_and_take_overrides():
     mixed = read("env=echelon", "env.blue={heavy: 1, scout: 2}", "env.red=[leader, [light, light]]")
     assert mixed.env.default_params().classes.tolist() == [HEAVY, SCOUT, SCOUT, MEDIUM, LIGHT, LIGHT]
     assert mixed.env.default_params().pack.tolist() == [0, 0, 0, 0, 1, 1]
+
+
+def test_a_teacher_plays_without_the_handicap():
+    env = built(flat_bank(ZONES), fire_probability=[0.0, 0.5])
+    params, script = env.default_params(), env.scripts["heuristic_blue"]
+    state, _ = env.reset(jax.random.key(0), params)
+    # Both teams stand close to each other.
+    near = jnp.asarray([[10.0 + i, 20.0, 1.0] for i in range(state.battle.mechs.position.shape[0])])
+    state = state.replace(battle=state.battle.replace(mechs=state.battle.mechs.replace(position=near)))
+    given = jax.random.key(1), script.init(), state
+    taught = find_teacher(env, "blue", "heuristic").act(*given, params)[1]
+    full = params.replace(fire_probability=jnp.ones(2))
+    np.testing.assert_array_equal(taught, script.act(*given, full)[1])
+    assert not np.array_equal(taught, script.act(*given, params)[1])

@@ -36,15 +36,19 @@ class Stage:
         interface = BattleInterface(simulation, make_layout(max(teams)))
         self.policies = [make_heuristic(interface, side, moves=moves) for side in (0, 1)]
         self._act = [jax.jit(policy.act) for policy in self.policies]
+        self._teach = [jax.jit(policy.teach) for policy in self.policies]
 
-    def act(self, position, classes, side=0, key=0, memory=None, fire=1.0, contacts=None, **mechs):
+    def act(
+        self, position, classes, side=0, key=0, memory=None, fire=1.0, contacts=None, teach=False, **mechs
+    ):
         """Actions `[A, 26]` of a team, and its memory."""
         state = make_state(make_battle(make_mechs(position, classes, **mechs)))
         if contacts is not None:
             state = state.replace(contacts=jnp.asarray(contacts, jnp.int32))
         params = make_params(classes, fire_probability=[fire, fire])
         memory = self.policies[side].init() if memory is None else memory
-        memory, action = self._act[side](jax.random.key(key), memory, state, params)
+        play = (self._teach if teach else self._act)[side]
+        memory, action = play(jax.random.key(key), memory, state, params)
         return np.asarray(action), memory
 
 
@@ -159,10 +163,11 @@ def test_handicap_drops_all_triggers_at_a_rate():
         fired.append((action[:, PRIMARY] > 0).mean())
     assert 0.22 < np.mean(fired) < 0.38
     assert duel_fires(stage, position, 1.0) == 1.0 and duel_fires(stage, position, 0.0) == 0.0
+    assert duel_fires(stage, position, 0.0, teach=True) == 1.0
 
 
-def duel_fires(stage, position, fire):
-    return stage.act(position, [HEAVY] * 8 + [SCOUT], fire=fire)[0][:, PRIMARY].mean() / 2 + 0.5
+def duel_fires(stage, position, fire, **how):
+    return stage.act(position, [HEAVY] * 8 + [SCOUT], fire=fire, **how)[0][:, PRIMARY].mean() / 2 + 0.5
 
 
 def test_stuck_mechs_back_up_and_then_step_aside(duel):

@@ -119,6 +119,8 @@ class NearestTarget(NamedTuple):
 def make_heuristic(interface: BattleInterface, side: int, *, moves: bool = True) -> ScriptedPolicy:
     """Returns a policy for a team; a mech may fire with probability `params.fire_probability[side]`.
 
+    As a teacher it may always fire: the mean of its actions with and without fire would be on the threshold.
+
     Args:
       interface: the battle, for its terrains and teams.
       side: 0 for blue, 1 for red.
@@ -130,7 +132,11 @@ def make_heuristic(interface: BattleInterface, side: int, *, moves: bool = True)
         brief = TeamTask(interface.bank.zone[state.battle.map_index], params.fire_probability[side])
         return compute_team_actions(interface, own, brief, key, memory, state, params, moves=moves)
 
-    return ScriptedPolicy(lambda: initial_heuristic_memory(own.size), act)
+    def teach(key, memory, state, params):
+        full = params.replace(fire_probability=jnp.ones_like(params.fire_probability))
+        return act(key, memory, state, full)
+
+    return ScriptedPolicy(lambda: initial_heuristic_memory(own.size), act, teach)
 
 
 def team_members(teams: tuple[int, int], side: int) -> np.ndarray:
