@@ -457,14 +457,7 @@ def test_configurations_build_and_take_overrides():
 
 
 def test_a_teacher_plays_without_the_handicap():
+    """What `teach` does is tested with the heuristic."""
     env = built(flat_bank(ZONES), fire_probability=[0.0, 0.5])
-    params, script = env.default_params(), env.scripts["heuristic_blue"]
-    state, _ = env.reset(jax.random.key(0), params)
-    # Both teams stand close to each other.
-    near = jnp.asarray([[10.0 + i, 20.0, 1.0] for i in range(state.battle.mechs.position.shape[0])])
-    state = state.replace(battle=state.battle.replace(mechs=state.battle.mechs.replace(position=near)))
-    given = jax.random.key(1), script.init(), state
-    taught = find_teacher(env, "blue", "heuristic").act(*given, params)[1]
-    full = params.replace(fire_probability=jnp.ones(2))
-    np.testing.assert_array_equal(taught, script.act(*given, full)[1])
-    assert not np.array_equal(taught, script.act(*given, params)[1])
+    script, teacher = find_script(env, "blue", "heuristic"), find_teacher(env, "blue", "heuristic")
+    assert teacher.act is script.teach is not script.act and teacher.init is script.init
