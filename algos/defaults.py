@@ -62,7 +62,7 @@ def read_defaults(file: str) -> Mapping[str, Any]:
             found[key] = _freeze(values[key])
         except InterpolationKeyError:
             written = cast(Mapping[str, Any], OmegaConf.to_container(values, resolve=False))
-            main = re.fullmatch(r"\$\{(\w+)\}", written[str(key)])
+            main = re.fullmatch(r"\$\{(\w+)\}", str(written[str(key)]))
             if main and main[1] in read_defaults("config"):
                 found[key] = read_defaults("config")[main[1]]
     return found

@@ -98,7 +98,7 @@ def _activate(gates: jax.Array, sigmoids: tuple[bool, ...]) -> list[jax.Array]:
     """Splits gates `[..., n * H]` into n blocks, with sigmoid(x) = (1 + tanh(x / 2)) / 2 or tanh(x) of each.
 
     One function of the whole array, before it is split: XLA on a CPU does not vectorise functions of slices
-    in a loop over time, which then take five times as long.
+    in a loop over time. A block that is not used is computed too: a slice would cost more.
     """
     width = gates.shape[-1] // len(sigmoids)
     half = jnp.repeat(jnp.where(jnp.array(sigmoids), 0.5, 1.0), width)

@@ -49,8 +49,8 @@ sequence_product.defvjp(_forward, _sequence_backward)
 def kernel_gradient(x: jax.Array, slope: jax.Array) -> jax.Array:
     """Gradient `[K, N]` of a kernel from its inputs `[..., K]` and the gradient `[..., N]` of its product.
 
-    A product of a transposed operand takes half as long again on a CPU as to copy the operand first, which
-    the barrier makes XLA do.
+    A product of a transposed operand is slower on a CPU than to copy the operand first, which the barrier
+    makes XLA do.
     """
     rows, slopes = (array.reshape(-1, array.shape[-1]) for array in (x, slope))
     return jax.lax.optimization_barrier(rows.T) @ slopes
