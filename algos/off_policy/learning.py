@@ -19,7 +19,7 @@ from algos.nets.observations import Statistics, merge_statistics, normalize_obse
 from algos.off_policy.replay.replay import Replay
 from algos.off_policy.replay.rings import Sample
 from algos.off_policy.settings import OffPolicySettings
-from algos.optim.optimizers import AdamState, adam, adam_settings, clip_scale, global_norm
+from algos.optim.optimizers import AdamState, clip_scale, global_norm, make_adam
 from algos.types import (
     Asymmetric,
     Hyper,
@@ -223,11 +223,9 @@ def critic_step(
 
 def adam_step(state: OffPolicyState, part: str, grads: PyTree, rate: str) -> OffPolicyState:
     """Takes one step of Adam on one part, with the learning rate `rate` if set, else `learning_rate`."""
-    hyper = state.hyper
-    settings = adam_settings(hyper | {"learning_rate": hyper.get(rate, hyper["learning_rate"])})
-    if "max_grad_norm" in hyper:
-        settings["scale"] = clip_scale(global_norm(grads), hyper["max_grad_norm"])
-    params, optimizer = adam(grads, state.optimizers[part], state.params[part], **settings)
+    hyper = state.hyper | {"learning_rate": state.hyper.get(rate, state.hyper["learning_rate"])}
+    scale = clip_scale(global_norm(grads), hyper["max_grad_norm"]) if "max_grad_norm" in hyper else 1.0
+    params, optimizer = make_adam().step(grads, state.optimizers[part], state.params[part], hyper, scale)
     return state.replace(
         params=state.params | {part: params}, optimizers=state.optimizers | {part: optimizer}
     )

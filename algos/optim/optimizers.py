@@ -21,6 +21,9 @@ from algos.types import PyTree
 
 SCHEDULES = ("constant", "linear", "cosine")
 
+# Fields of `optax.ScaleByAdamState`: steps, running mean of the gradients, that of their squares.
+AdamMoments = tuple[jax.Array, PyTree, PyTree]
+
 # Defaults of hyper-parameters that are missing in a step's `hyper`; `learning_rate` has no default.
 DEFAULTS = {
     "adam_beta1": 0.9,
@@ -51,133 +54,10 @@ class AdamState(struct.PyTreeNode):
     count: jax.Array
 
 
-def init_adam(params: PyTree) -> AdamState:
-    """Returns Adam's state before the first step."""
-    return AdamState(
-        jax.tree.map(jnp.zeros_like, params), jax.tree.map(jnp.zeros_like, params), jnp.zeros((), jnp.int32)
-    )
-
-
-def adam(
-    grads: PyTree,
-    state: AdamState,
-    params: PyTree,
-    *,
-    learning_rate: jax.Array | float,
-    beta1: jax.Array | float = 0.9,
-    beta2: jax.Array | float = 0.999,
-    eps: jax.Array | float = 1e-8,
-    scale: jax.Array | float = 1.0,
-    apply: jax.Array | bool = True,
-) -> tuple[PyTree, AdamState]:
-    """Takes one step of Adam (Kingma and Ba 2015, algorithm 1).
-
-    Both bias corrections are folded into the step size and `eps`, which leaves one square root
-    and one division per parameter.
-
-    Args:
-      grads: gradients, structured like `params`.
-      state: the state so far.
-      params: the parameters.
-      learning_rate, beta1, beta2, eps: as in the paper; may be traced.
-      scale: factor on the gradients, from `clip_scale`.
-      apply: bool scalar; if False, nothing changes, even for non-finite gradients.
-
-    Returns:
-      `(params, state)` after the step.
-    """
-    count = state.count + 1
-    root = jnp.sqrt(1.0 - beta2**count)
-    step_size = learning_rate * root / (1.0 - beta1**count)
-
-    mean = jax.tree.map(
-        lambda m, g: jnp.where(apply, beta1 * m + (1.0 - beta1) * scale * g, m), state.mean, grads
-    )
-    square = jax.tree.map(
-        lambda v, g: jnp.where(apply, beta2 * v + (1.0 - beta2) * jnp.square(scale * g), v),
-        state.square,
-        grads,
-    )
-    step_size = jnp.where(apply, step_size, 0.0)
-    params = jax.tree.map(
-        lambda p, m, v: p - step_size * m / (jnp.sqrt(v) + eps * root), params, mean, square
-    )
-    return params, AdamState(mean, square, jnp.where(apply, count, state.count))
-
-
-def adamw(
-    grads: PyTree,
-    state: AdamState,
-    params: PyTree,
-    *,
-    learning_rate: jax.Array | float,
-    weight_decay: jax.Array | float,
-    apply: jax.Array | bool = True,
-    **settings,
-) -> tuple[PyTree, AdamState]:
-    """Takes one step of Adam with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2).
-
-    Args:
-      grads, state, params, learning_rate, apply, settings: as for `adam`.
-      weight_decay: coefficient of the decoupled decay of all parameters; may be traced.
-
-    Returns:
-      `(params, state)` after the step.
-    """
-    keep = jnp.where(apply, 1.0 - learning_rate * weight_decay, 1.0)
-    shrunk = jax.tree.map(lambda p: keep * p, params)
-    return adam(grads, state, shrunk, learning_rate=learning_rate, apply=apply, **settings)
-
-
 class RMSpropState(struct.PyTreeNode):
     """State of RMSprop: the running mean of the squared gradients, shaped like the parameters."""
 
     square: PyTree
-
-
-def init_rmsprop(params: PyTree) -> RMSpropState:
-    """Returns RMSprop's state before the first step."""
-    return RMSpropState(jax.tree.map(jnp.zeros_like, params))
-
-
-def rmsprop(
-    grads: PyTree,
-    state: RMSpropState,
-    params: PyTree,
-    *,
-    learning_rate: jax.Array | float,
-    decay: jax.Array | float = 0.99,
-    eps: jax.Array | float = 1e-5,
-    scale: jax.Array | float = 1.0,
-    apply: jax.Array | bool = True,
-) -> tuple[PyTree, RMSpropState]:
-    """Takes one step of RMSprop (Tieleman and Hinton 2012), without momentum or bias correction.
-
-    Args:
-      grads: gradients, structured like `params`.
-      state: the state so far.
-      params: the parameters.
-      learning_rate: length of a step along a gradient of constant size; may be traced.
-      decay: weight of the past in the running mean; may be traced.
-      eps: added to the root of the running mean; may be traced.
-      scale: factor on the gradients, from `clip_scale`.
-      apply: bool scalar; if False, nothing changes, even for non-finite gradients.
-
-    Returns:
-      `(params, state)` after the step.
-    """
-    square = jax.tree.map(
-        lambda v, g: jnp.where(apply, decay * v + (1.0 - decay) * jnp.square(scale * g), v),
-        state.square,
-        grads,
-    )
-    params = jax.tree.map(
-        lambda p, g, v: p - jnp.where(apply, learning_rate * scale * g / (jnp.sqrt(v) + eps), 0.0),
-        params,
-        grads,
-        square,
-    )
-    return params, RMSpropState(square)
 
 
 def global_norm(tree: PyTree) -> jax.Array:
@@ -256,42 +136,65 @@ def make_optimizer(name: str, **options) -> Optimizer:
     return OPTIMIZERS[name](**options)
 
 
-def adam_settings(hyper: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """Selects the keywords of `adam` from complete hyper-parameters."""
-    keys = {"learning_rate": "learning_rate", "beta1": "adam_beta1", "beta2": "adam_beta2", "eps": "adam_eps"}
-    return {keyword: hyper[key] for keyword, key in keys.items()}
+def scale_gradients(grads: PyTree, scale: jax.Array | float) -> PyTree:
+    """Returns the gradients times a scalar."""
+    return jax.tree.map(lambda g: scale * g, grads)
+
+
+def keep_unless(apply: jax.Array | bool, after: PyTree, before: PyTree) -> PyTree:
+    """Returns `after` if `apply`, else `before`, two pytrees of one structure."""
+    return jax.tree.map(lambda new, old: jnp.where(apply, new, old), after, before)
+
+
+def make_adamw(decay: bool = True) -> Optimizer:
+    """Builds Adam with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2), from Optax.
+
+    Uses `weight_decay`, `adam_beta1`, `adam_beta2` and `adam_eps`.
+
+    Args:
+      decay: False for Adam itself, which ignores `weight_decay`.
+    """
+
+    def init(params):
+        count, mean, square = cast(AdamMoments, optax.scale_by_adam().init(params))
+        return AdamState(mean, square, count)
+
+    def step(grads, state, params, hyper, scale=1.0, apply=True):
+        hyper = DEFAULTS | hyper
+        transform = optax.scale_by_adam(hyper["adam_beta1"], hyper["adam_beta2"], hyper["adam_eps"])
+        moments = optax.ScaleByAdamState(state.count, state.mean, state.square)
+        update, after = transform.update(scale_gradients(grads, scale), moments)
+        count, mean, square = cast(AdamMoments, after)
+        rates = hyper["learning_rate"], hyper["weight_decay"] if decay else 0.0
+        params = apply_decayed_update(params, update, *rates, apply)
+        return params, keep_unless(apply, AdamState(mean, square, count), state)
+
+    return Optimizer(init, step, elementwise=True)
 
 
 def make_adam() -> Optimizer:
-    """Builds Adam, which uses `adam_beta1`, `adam_beta2` and `adam_eps`."""
-
-    def step(grads, state, params, hyper, scale=1.0, apply=True):
-        return adam(grads, state, params, **adam_settings(DEFAULTS | hyper), scale=scale, apply=apply)
-
-    return Optimizer(init_adam, step, elementwise=True)
-
-
-def make_adamw() -> Optimizer:
-    """Builds Adam with decoupled weight decay, which uses `weight_decay` and Adam's hyper-parameters."""
-
-    def step(grads, state, params, hyper, scale=1.0, apply=True):
-        hyper = DEFAULTS | hyper
-        settings = adam_settings(hyper) | {"weight_decay": hyper["weight_decay"]}
-        return adamw(grads, state, params, **settings, scale=scale, apply=apply)
-
-    return Optimizer(init_adam, step, elementwise=True)
+    """Builds Adam (Kingma and Ba 2015), which uses `adam_beta1`, `adam_beta2` and `adam_eps`."""
+    return make_adamw(decay=False)
 
 
 def make_rmsprop() -> Optimizer:
-    """Builds RMSprop, which uses `rmsprop_decay` and `rmsprop_eps`."""
+    """Builds RMSprop (Tieleman and Hinton 2012) without momentum or bias correction, from Optax.
+
+    Uses `rmsprop_decay` and `rmsprop_eps`, which is added to the root of the running mean.
+    """
+
+    def init(params):
+        return RMSpropState(cast(optax.ScaleByRmsState, optax.scale_by_rms().init(params)).nu)
 
     def step(grads, state, params, hyper, scale=1.0, apply=True):
         hyper = DEFAULTS | hyper
-        settings = {"decay": hyper["rmsprop_decay"], "eps": hyper["rmsprop_eps"]}
-        settings["learning_rate"] = hyper["learning_rate"]
-        return rmsprop(grads, state, params, **settings, scale=scale, apply=apply)
+        transform = optax.scale_by_rms(hyper["rmsprop_decay"], hyper["rmsprop_eps"], eps_in_sqrt=False)
+        moments = optax.ScaleByRmsState(state.square)
+        update, after = transform.update(scale_gradients(grads, scale), moments)
+        params = apply_decayed_update(params, update, hyper["learning_rate"], 0.0, apply)
+        return params, keep_unless(apply, RMSpropState(cast(optax.ScaleByRmsState, after).nu), state)
 
-    return Optimizer(init_rmsprop, step, elementwise=True)
+    return Optimizer(init, step, elementwise=True)
 
 
 class MuonState(struct.PyTreeNode):
@@ -321,20 +224,19 @@ def make_muon(rest: str = "adam", stacked: tuple[str, ...] = ()) -> Optimizer:
     """
     require_choice("rest", rest, tuple(MUON_REST))
     defaults = DEFAULTS | {"rest_rate": MUON_REST[rest]}
+    adamw = make_adamw()
 
     def init(params):
         matrices, others = split_matrices(params, find_matrices(params, stacked))
         zeros = jax.tree.map(jnp.zeros_like, (matrices, others))
-        return MuonState(zeros[0], init_adam(others) if rest == "adam" else zeros[1])
+        return MuonState(zeros[0], adamw.init(others) if rest == "adam" else zeros[1])
 
     def step_rest(grads, state, params, hyper, scale, apply):
         if rest == "adam":
-            settings = adam_settings(hyper) | {"weight_decay": hyper["weight_decay"]}
-            return adamw(grads, state, params, **settings, scale=scale, apply=apply)
+            return adamw.step(grads, state, params, hyper, scale, apply)
         update, state = nesterov_momentum(grads, state, hyper["muon_momentum"], scale, apply)
-        return apply_decayed_update(
-            params, update, hyper["learning_rate"], hyper["weight_decay"], apply
-        ), state
+        rates = hyper["learning_rate"], hyper["weight_decay"]
+        return apply_decayed_update(params, update, *rates, apply), state
 
     def step(grads, state, params, hyper, scale=1.0, apply=True):
         hyper = defaults | hyper
@@ -384,13 +286,11 @@ def make_schedule_free(warmup_steps: int = 0) -> Optimizer:
 
     def step(grads, state, params, hyper, scale=1.0, apply=True):
         hyper = DEFAULTS | hyper
-        grads = jax.tree.map(lambda g: scale * g, grads)
-        updates, after = transform(hyper).update(grads, state, params)
+        updates, after = transform(hyper).update(scale_gradients(grads, scale), state, params)
         after = cast(optax.contrib.ScheduleFreeState, after)._replace(
             b1=jnp.asarray(hyper["adam_beta1"], state.b1.dtype)
         )
-        moved = optax.apply_updates(params, updates)
-        return jax.tree.map(lambda new, old: jnp.where(apply, new, old), (moved, after), (params, state))
+        return keep_unless(apply, (optax.apply_updates(params, updates), after), (params, state))
 
     return Optimizer(
         init=transform(DEFAULTS | {"learning_rate": 0.0}).init,
