@@ -14,7 +14,7 @@ from algos.language.answering import AnswerMode
 from algos.language.reading import Reader
 from algos.language.state import AnswerRows, LanguageParams, LanguageState
 from algos.metrics import STEPS
-from algos.optim.optimizers import Optimizer, clip_scale
+from algos.optim.optimizers import Optimizer, clip_scale, global_norm
 from algos.types import Hyper, Metrics
 
 # Names of the sums that an answer's loss reports.
@@ -72,7 +72,7 @@ def learn_from_answers(
         count = batches.alive.sum(dtype=jnp.float32)
         grads, sums, count = collectives.sum_over_shards((grads, sums, count))
         grads = jax.tree.map(lambda g: g / jnp.maximum(count, 1.0), grads)
-        norm = optimizer.norm(grads)
+        norm = global_norm(grads)
         scale = clip_scale(norm, hyper["max_grad_norm"])
         params, moments = optimizer.step(grads, moments, params, hyper, scale, count > 0)
         gap_max = collectives.max_over_shards(largest[0])

@@ -17,7 +17,7 @@ from algos.on_policy.losses import total_loss
 from algos.on_policy.minibatches import sum_alive
 from algos.on_policy.sample_epochs import SampleBatch
 from algos.on_policy.settings import OnPolicySettings, OnPolicyState
-from algos.optim.optimizers import Optimizer, clip_scale, make_optimizer
+from algos.optim.optimizers import Optimizer, clip_scale, global_norm, make_optimizer
 from algos.types import ActionSpec, Hyper, Metrics, ObservationSpec, PyTree
 
 OPTIMIZERS = ("rmsprop", "adam")
@@ -73,7 +73,7 @@ def learn_from_batch(
     policy = with_observation_decoder(policy, state.observations)
     grads, samples = jax.grad(a2c_loss, argnums=1, has_aux=True)(policy, state.params, batch, hyper)
     grads, sums, count = collectives.average_gradients(grads, *sum_alive(samples, batch.alive))
-    norm = optimizer.norm(grads)
+    norm = global_norm(grads)
     scale = clip_scale(norm, hyper["max_grad_norm"])
     params, after = optimizer.step(grads, state.optimizer, state.params, hyper, scale, count > 0)
     means = {name: total / jnp.maximum(count, 1.0) for name, total in sums.items()}

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from algos import collectives
 from algos.metrics import STEPS
 from algos.nets.normalize import masked_mean_or_zero
-from algos.optim.optimizers import Optimizer, clip_scale
+from algos.optim.optimizers import Optimizer, clip_scale, global_norm
 from algos.types import Hyper, Metrics, PyTree
 
 
@@ -116,7 +116,7 @@ def run_minibatch_epoch(
         params, state, stopped, memory = progress
         *mine, memory = gradient(params, memory, minibatch)
         grads, sums, count = collectives.average_gradients(*mine)
-        norm = optimizer.norm(grads)
+        norm = global_norm(grads)
         evaluated = ~stopped & (count > 0)
         if config.kl_stop == "minibatch":
             kl = sums["approx_kl"] / jnp.maximum(count, 1.0)

@@ -10,7 +10,6 @@ from algos.on_policy.distillation import Teacher, with_teacher
 from algos.on_policy.ppo_settings import SAMPLES, PPOSettings
 from algos.on_policy.sample_epochs import learn_samples
 from algos.on_policy.segment_epochs import learn_segments, segments_from_rollout
-from algos.optim.small_batches import pack_for_few_rows
 from algos.types import ActionSpec, Agent, ObservationSpec
 
 
@@ -35,7 +34,7 @@ class PPOConfig(PPOSettings, RolloutLearner):
         optimizer = self.make_optimizer()
         acting = optimizer.evaluation_params
         if self.sampling == SAMPLES:
-            learn = partial(learn_samples, self, policy, pack_for_few_rows(optimizer))
+            learn = partial(learn_samples, self, policy, optimizer)
             return OnPolicyMethod(optimizer.init, learn, acting=acting)
         learn = partial(learn_segments, self, policy, optimizer)
         return OnPolicyMethod(optimizer.init, learn, partial(segments_from_rollout, teacher=teacher), acting)

@@ -25,7 +25,6 @@ from algos.on_policy.sample_epochs import keep_where, learning_rewards, run_epoc
 from algos.on_policy.segment_epochs import split_into_segments
 from algos.on_policy.settings import OnPolicyState
 from algos.optim.optimizers import Optimizer, make_optimizer
-from algos.optim.small_batches import pack_for_few_rows
 from algos.types import ActionSpec, Agent, Hyper, Metrics, ObservationSpec, PyTree, Rollout
 
 
@@ -99,7 +98,7 @@ class PQNConfig(RolloutLearner):
     def method(self, policy: PolicyFunctions, **run) -> OnPolicyMethod:
         """Returns epochs of minibatches on the squared errors of the taken actions' values."""
         del run
-        optimizer = pack_for_few_rows(make_optimizer("adam"))
+        optimizer = make_optimizer("adam")
         return OnPolicyMethod(
             optimizer.init,
             partial(learn_values, self, policy, optimizer),

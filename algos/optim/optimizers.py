@@ -17,6 +17,7 @@ from algos.optim.muon import (
     nesterov_momentum,
     split_matrices,
 )
+from algos.optim.packing import pack_small_arrays, pack_step
 from algos.types import PyTree
 
 SCHEDULES = ("constant", "linear", "cosine")
@@ -62,7 +63,7 @@ class RMSpropState(struct.PyTreeNode):
 
 def global_norm(tree: PyTree) -> jax.Array:
     """Euclidean norm of all leaves together, a scalar."""
-    return jnp.sqrt(sum(jnp.vdot(x, x) for x in jax.tree.leaves(tree)))
+    return jnp.sqrt(sum(jnp.vdot(x, x) for x in pack_small_arrays(tree)))
 
 
 def clip_scale(norm: jax.Array, max_norm: jax.Array | float) -> jax.Array:
@@ -109,16 +110,11 @@ class Optimizer(NamedTuple):
         `apply` is False nothing changes, even for non-finite gradients.
       evaluation_params: `(state, params) -> params` to act with and to save, where these differ from the
         parameters at which gradients are taken.
-      norm: `(grads) -> scalar`, the global Euclidean norm.
-      elementwise: whether the step of every number depends on that number alone, so that arrays may be
-        concatenated.
     """
 
     init: Callable
     step: Callable
     evaluation_params: Callable = latest_params
-    norm: Callable = global_norm
-    elementwise: bool = False
 
 
 def make_optimizer(name: str, **options) -> Optimizer:
@@ -169,7 +165,7 @@ def make_adamw(decay: bool = True) -> Optimizer:
         params = apply_decayed_update(params, update, *rates, apply)
         return params, keep_unless(apply, AdamState(mean, square, count), state)
 
-    return Optimizer(init, step, elementwise=True)
+    return Optimizer(init, pack_step(step, ("mean", "square")))
 
 
 def make_adam() -> Optimizer:
@@ -194,7 +190,7 @@ def make_rmsprop() -> Optimizer:
         params = apply_decayed_update(params, update, hyper["learning_rate"], 0.0, apply)
         return params, keep_unless(apply, RMSpropState(cast(optax.ScaleByRmsState, after).nu), state)
 
-    return Optimizer(init, step, elementwise=True)
+    return Optimizer(init, pack_step(step, ("square",)))
 
 
 class MuonState(struct.PyTreeNode):

@@ -1,15 +1,14 @@
-"""Faster gradient steps on small batches on CPUs: transposed products, packed arrays and an XLA option.
+"""Faster gradient steps on small batches on CPUs: transposed products and an XLA option.
 
-A step on at most `FEW_ROWS` samples is too short to keep a CPU busy. Three changes together shorten it:
-gradients of hidden layers as transposed products (`products`), an optimiser that steps all small arrays
-as one (`packing`), and an XLA option that spreads small products over all cores. Without the option the
-transposed products are slower than plain ones, so all three depend on how a program is compiled, which the
-caller says when it traces:
+A step on at most `FEW_ROWS` samples is too short to keep a CPU busy. Two changes together shorten it:
+gradients of hidden layers as transposed products (`products`), and an XLA option that spreads small products
+over all cores. Without the option the transposed products are slower than plain ones, so both depend on how a
+program is compiled, which the caller says when it traces:
 
     lowered = small_batches.lower_for_options(jax.jit(program.update), state)
     lowered.compile(compiler_options=program.compiler_options)
 
-Layers and optimisers ask when they are traced; no signature mentions it.
+Layers ask when they are traced; no signature mentions it.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,8 +20,6 @@ from typing import Any
 import jax
 
 from algos import compiler
-from algos.optim.optimizers import Optimizer
-from algos.optim.packing import pack_optimizer
 from algos.optim.products import matrix_product
 from algos.types import Agent, PyTree
 
@@ -108,16 +105,4 @@ def layer_product(x, kernel, dimension_numbers, precision=None, preferred_elemen
         return matrix_product(x, kernel)
     return jax.lax.dot_general(
         x, kernel, dimension_numbers, precision=precision, preferred_element_type=preferred_element_type
-    )
-
-
-def pack_for_few_rows(optimizer: Optimizer) -> Optimizer:
-    """Wraps an optimiser so that it works on packed arrays where steps on few rows are traced."""
-    packed = pack_optimizer(optimizer)
-
-    def chosen() -> Optimizer:
-        return optimizer if _few_rows.get() is None else packed
-
-    return optimizer._replace(
-        step=lambda *given, **named: chosen().step(*given, **named), norm=lambda grads: chosen().norm(grads)
     )

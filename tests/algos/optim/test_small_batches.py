@@ -93,21 +93,6 @@ def test_the_same_agent_is_traced_for_the_options_and_without_them(name):
     assert counts[1] > counts[0] == counts[2] and (counts[0] > 0) == (name == "ppo_rnn")
 
 
-@pytest.mark.thorough
-def test_packed_steps_are_those_of_the_plain_optimizer():
-    """Small arrays are stepped as one where steps on few rows are traced for the options, and only there."""
-    agent = make(SMALL["ppo"])
-    state = jax.jit(agent.init)(jax.random.key(0))
-
-    def learn():
-        return jax.jit(lambda state: update(agent, state)[0].params)
-
-    plain, packed = learn().lower(state), lower_for_options(learn(), state)
-    assert packed.as_text().count("concatenate") > plain.as_text().count("concatenate")
-    ours, theirs = packed.compile(agent.compiler_options)(state), plain.compile()(state)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **TIGHT), ours, theirs)
-
-
 @pytest.mark.parametrize("rows", [None, 1, 64, FEW_ROWS, FEW_ROWS + 1])
 def test_options_are_those_of_few_rows(rows):
     assert bool(small_batch_options(rows)) == (rows is not None and rows <= FEW_ROWS)
