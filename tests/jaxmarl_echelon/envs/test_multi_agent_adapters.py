@@ -37,6 +37,7 @@ def test_pettingzoos_checkers_accept_an_environment(env):
     parallel_seed_test(lambda: je.to_pettingzoo(env), 30)
 
 
+@pytest.mark.thorough
 @pettingzoo
 def test_battles_are_those_of_the_environment_with_mechs_that_die():
     env = je.to_pettingzoo(echelon())
