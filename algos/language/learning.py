@@ -15,6 +15,7 @@ from algos.language.reading import Reader
 from algos.language.state import AnswerRows, LanguageParams, LanguageState
 from algos.metrics import STEPS
 from algos.optim.optimizers import Optimizer, clip_scale, global_norm
+from algos.optim.packing import pack_moments, unpack_moments
 from algos.types import Hyper, Metrics
 
 # Names of the sums that an answer's loss reports.
@@ -84,13 +85,13 @@ def learn_from_answers(
         return lax.scan(step, carry, cut)
 
     keys = jax.random.split(collectives.fold_shard_into_key(key), config.epochs)
-    (params, moments), found = lax.scan(epoch, (state.params, state.optimizer), keys)
+    (params, moments), found = lax.scan(epoch, (state.params, pack_moments(state.optimizer)), keys)
     metrics = _step_metrics(found)
     if state.start is None:
         del metrics["kl_start"]
     if state.params.value is None:
         del metrics["value_loss"]
-    return state.replace(params=params, optimizer=moments), metrics
+    return state.replace(params=params, optimizer=unpack_moments(moments)), metrics
 
 
 def _row_order(key: jax.Array, alive: jax.Array, *, shuffle: bool) -> jax.Array:

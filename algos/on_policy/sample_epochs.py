@@ -20,6 +20,7 @@ from algos.on_policy.ppo_settings import PPOSettings
 from algos.on_policy.returns import gae_of_rollout
 from algos.on_policy.settings import OnPolicySettings, OnPolicyState
 from algos.optim.optimizers import Optimizer
+from algos.optim.packing import pack_moments, unpack_moments
 from algos.types import Asymmetric, Hyper, Metrics, PyTree, Rollout
 
 # Enough independent work per iteration for XLA's CPU executor to use a second core.
@@ -150,11 +151,11 @@ def run_epochs(
             config, optimizer, gradient, progress, enter(rows), hyper, MINIBATCH_UNROLL
         )
 
-    progress = MinibatchCarry(state.params, state.optimizer, jnp.zeros((), bool), ())
+    progress = MinibatchCarry(state.params, pack_moments(state.optimizer), jnp.zeros((), bool), ())
     # An epoch's order is drawn as it begins: memory does not grow with the number of epochs.
     keys = jax.random.split(collectives.fold_shard_into_key(key), config.epochs)
     progress, steps = collectives.run_in_order(partial(jax.lax.scan, epoch), progress, keys)
-    return progress.params, progress.optimizer, steps.metrics()
+    return progress.params, unpack_moments(progress.optimizer), steps.metrics()
 
 
 def _shuffle_rows(key: jax.Array, idle: jax.Array) -> jax.Array:

@@ -31,6 +31,7 @@ from algos.on_policy.sample_epochs import keep_where, learning_rewards
 from algos.on_policy.segment_sampling import choose_rows, importance_exponent, partition_rows, shard_offset
 from algos.on_policy.settings import OnPolicyState
 from algos.optim.optimizers import Optimizer
+from algos.optim.packing import pack_moments, unpack_moments
 from algos.types import Hyper, Metrics, PyTree, Rollout, actor_observation
 
 
@@ -250,10 +251,10 @@ def learn_segments(
 
     ones = jnp.ones_like(segments.value)
     memory = RefreshedEstimates(segments.value, ones, segments.advantage, segments.target)
-    start = MinibatchCarry(state.params, state.optimizer, jnp.zeros((), bool), memory)
+    start = MinibatchCarry(state.params, pack_moments(state.optimizer), jnp.zeros((), bool), memory)
     keys = jax.random.split(collectives.fold_shard_into_key(key), config.epochs)
     progress, steps = collectives.run_in_order(partial(jax.lax.scan, epoch), start, keys)
-    return progress.params, progress.optimizer, steps.metrics()
+    return progress.params, unpack_moments(progress.optimizer), steps.metrics()
 
 
 def with_advantage_moments(

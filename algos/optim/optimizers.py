@@ -1,7 +1,7 @@
 """Optimisers with traced hyper-parameters, gradient clipping, schedules: docs/reference/trainer.md 8."""
 
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import ClassVar, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from algos.optim.muon import (
     nesterov_momentum,
     split_matrices,
 )
-from algos.optim.packing import pack_small_arrays, pack_step
+from algos.optim.packing import Moments, pack_small_arrays, pack_step
 from algos.types import PyTree
 
 SCHEDULES = ("constant", "linear", "cosine")
@@ -41,7 +41,7 @@ DEFAULTS = {
 MUON_REST = {"adam": 0.1, "sgd": 1.0}
 
 
-class AdamState(struct.PyTreeNode):
+class AdamState(Moments):
     """State of Adam.
 
     Attributes:
@@ -50,13 +50,17 @@ class AdamState(struct.PyTreeNode):
       count: int32 scalar, steps taken.
     """
 
+    SHAPED: ClassVar[tuple[str, ...]] = ("mean", "square")
+
     mean: PyTree
     square: PyTree
     count: jax.Array
 
 
-class RMSpropState(struct.PyTreeNode):
+class RMSpropState(Moments):
     """State of RMSprop: the running mean of the squared gradients, shaped like the parameters."""
+
+    SHAPED: ClassVar[tuple[str, ...]] = ("square",)
 
     square: PyTree
 
@@ -165,7 +169,7 @@ def make_adamw(decay: bool = True) -> Optimizer:
         params = apply_decayed_update(params, update, *rates, apply)
         return params, keep_unless(apply, AdamState(mean, square, count), state)
 
-    return Optimizer(init, pack_step(step, ("mean", "square")))
+    return Optimizer(init, pack_step(step))
 
 
 def make_adam() -> Optimizer:
@@ -190,7 +194,7 @@ def make_rmsprop() -> Optimizer:
         params = apply_decayed_update(params, update, hyper["learning_rate"], 0.0, apply)
         return params, keep_unless(apply, RMSpropState(cast(optax.ScaleByRmsState, after).nu), state)
 
-    return Optimizer(init, pack_step(step, ("square",)))
+    return Optimizer(init, pack_step(step))
 
 
 class MuonState(struct.PyTreeNode):

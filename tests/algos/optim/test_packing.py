@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from algos.optim.optimizers import clip_scale, global_norm, make_optimizer
-from algos.optim.packing import SMALL, pack_small_arrays, unpack_small_arrays
+from algos.optim.packing import (
+    SMALL,
+    pack_moments,
+    pack_small_arrays,
+    unpack_moments,
+    unpack_small_arrays,
+)
 
 LARGE = (SMALL // 64 + 1, 64)
 TREES = {
@@ -93,3 +99,16 @@ def test_a_single_number_is_stepped():
     moved, state = optimizer.step(jnp.float32(3.0), optimizer.init(number), number, HYPER)
     np.testing.assert_allclose(moved, 2.0 - HYPER["learning_rate"], rtol=1e-5)
     assert moved.shape == state.mean.shape == state.count.shape == () and state.count == 1
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop", "muon"])
+def test_moments_stay_packed_in_a_loop_of_steps(optimizer):
+    optimizer, params = make_optimizer(optimizer), draw(4, TREES["both"])
+    state = start = optimizer.init(params)
+    packed, other = pack_moments(state), params
+    for i in range(3):
+        grads = jax.tree.map(lambda x, i=i: jnp.sin(x * (i + 1)), params)
+        params, state = optimizer.step(grads, state, params, HYPER, 0.5)
+        other, packed = optimizer.step(grads, packed, other, HYPER, 0.5)
+    assert jax.tree.structure(packed) == jax.tree.structure(pack_moments(start)) != jax.tree.structure(start)
+    jax.tree.map(np.testing.assert_array_equal, (other, unpack_moments(packed)), (params, state))
