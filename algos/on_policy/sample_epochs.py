@@ -25,6 +25,8 @@ from algos.types import Asymmetric, Hyper, Metrics, PyTree, Rollout
 
 # Enough independent work per iteration for XLA's CPU executor to use a second core.
 MINIBATCH_UNROLL = 4
+# Most bits of a row's index that leave enough random ones beside it.
+INDEX_BITS = 16
 
 
 class SampleBatch(NamedTuple):
@@ -146,7 +148,7 @@ def run_epochs(
     """
 
     def epoch(progress, key):
-        rows = split_minibatches(_shuffle_rows(key, idle), config.num_minibatches)
+        rows = split_minibatches(shuffle_rows(key, idle), config.num_minibatches)
         return run_minibatch_epoch(
             config, optimizer, gradient, progress, enter(rows), hyper, MINIBATCH_UNROLL
         )
@@ -158,13 +160,21 @@ def run_epochs(
     return progress.params, unpack_moments(progress.optimizer), steps.metrics()
 
 
-def _shuffle_rows(key: jax.Array, idle: jax.Array) -> jax.Array:
-    """Random order `[N]` of the rows, with `idle` rows last.
+def shuffle_rows(key: jax.Array, idle: jax.Array) -> jax.Array:
+    """Returns a random order `[N]` of the rows, with `idle` rows last.
 
     Idle rows then fill the last minibatches, which contribute nothing, and the others have more learnt rows.
     """
     bits = jax.random.bits(key, idle.shape)
-    return jnp.argsort(jnp.where(idle, ~jnp.zeros_like(bits), bits))
+    place = max(idle.shape[0] - 1, 1).bit_length()
+    if place > INDEX_BITS:
+        return jnp.argsort(jnp.where(idle, ~jnp.zeros_like(bits), bits))
+    # Random bits above the row's index: a CPU sorts one array six times as fast as an array and its indices.
+    # Rows with equal random bits keep their order, which matters only where a minibatch ends.
+    last = jnp.uint32(2 ** (32 - place) - 1)
+    drawn = jnp.where(idle, last, jnp.minimum(bits >> place, last - 1))
+    ordered = jnp.sort((drawn << place) | jnp.arange(idle.shape[0], dtype=bits.dtype))
+    return (ordered & jnp.uint32(2**place - 1)).astype(jnp.int32)
 
 
 def entering_advantages(config: PPOSettings, batch: SampleBatch, rows: jax.Array) -> jax.Array:
