@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from flax import struct
 
 PyTree = Any
@@ -110,6 +111,20 @@ class Rollout(struct.PyTreeNode):
     def has_value_target(self) -> jax.Array:
         """Mask `[T, E, A]` of the rows that a critic learns from: of agents that act or are out."""
         return self.alive if self.out is None else self.alive | self.out
+
+    def without_open_decisions(self) -> "Rollout":
+        """Returns the rollout with the decisions not `alive` whose rewards are incomplete.
+
+        These are the last decisions of agents that wait for their turn at its end. They have no advantage, so
+        that an average over decisions, or a policy that learns from a normalised 0, must leave them out.
+        """
+        if self.last_skip is None:
+            return self
+        acts_later = jnp.concatenate([self.alive[1:], jnp.zeros_like(self.alive[:1])])
+        settled = acts_later | self.boundary | (self.discount == 0)
+        rows = jnp.arange(len(settled)).reshape((-1, *(1,) * (settled.ndim - 1)))
+        complete = (rows <= jnp.where(settled, rows, -1).max(axis=0)) | ~self.last_skip
+        return self.replace(alive=self.alive & complete)
 
     @property
     def paid(self) -> jax.Array:

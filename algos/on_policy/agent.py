@@ -270,7 +270,7 @@ def update_from_rollout(
             last_skip=rollout.last_skip,
         )
         state = state.replace(rewards=rewards)
-    batch = method.prepare(config, state, rollout, hyper)
+    batch = method.prepare(config, state, rollout.without_open_decisions(), hyper)
     params, optimizer, metrics = method.learn(state, key, batch, hyper)
     observations = merge_statistics(state.observations, rollout.obs, rollout.alive)
     metrics["explained_variance"] = explained_variance(batch.value, batch.target, batch.alive)

@@ -100,6 +100,33 @@ def test_waiting_rows_leave_the_statistics_of_rewards_to_the_decisions():
     np.testing.assert_allclose(found.rewards.sums, wanted.rewards.sums, atol=1e-5)
 
 
+def test_decisions_whose_rewards_come_after_the_rollout_are_not_learnt_from():
+    """Only the last decision of an agent that waits at the end is open, and only if its episode goes on."""
+    acts = np.array([[1, 1, 1], [0, 0, 0], [1, 1, 1], [0, 0, 0], [1, 1, 0], [0, 0, 0]], bool)
+    ends = np.zeros((6, E), bool)
+    ends[5, 1] = ends[3, 2] = True
+    rollout = rollout_of(np.float32(acts), acts, boundary=ends, skip=~acts, last_skip=np.ones(E, bool))
+    wanted = acts.copy()
+    wanted[4, 0] = False
+    np.testing.assert_array_equal(rollout.without_open_decisions().alive[..., 0], wanted)
+    acting = rollout.replace(last_skip=~rollout.last_skip)
+    np.testing.assert_array_equal(acting.without_open_decisions().alive, rollout.alive)
+
+    config = PPOConfig(gamma=GAMMA, normalize_advantage="batch")
+    seen = {}
+
+    def learn(state, key, batch, hyper):
+        seen.update(alive=batch.alive, advantage=batch.advantage)
+        return state.params, state.optimizer, {}
+
+    update_from_rollout(
+        config, OnPolicyMethod(None, learn, samples_from_rollout), state_of(), jax.random.key(0), rollout
+    )
+    alive, advantage = (np.asarray(seen[name]).reshape(6, E) for name in ("alive", "advantage"))
+    np.testing.assert_array_equal(alive, wanted)
+    assert advantage[4, 0] == 0 and abs(advantage[alive].mean()) < 1e-6
+
+
 def test_time_goes_on_for_an_agent_that_is_out():
     """It is centred and counted as if it acted: a mean above 0 must not reward agents for being out."""
     reward = np.random.default_rng(1).normal(size=(6, E)).astype(np.float32)
