@@ -38,6 +38,10 @@ JOBS = {
     "ppo_rnn": ("env=f110", "algo=ppo_rnn"),
     "echelon": ("env=echelon", "algo=ppo"),
     "echelon_10v10": ("env=echelon_10v10", "algo=ppo"),
+    "missions": ("env=echelon_missions_small", "algo=ppo", "curriculum=missions4"),
+    "drive": ("env=drive", "algo=ppo"),
+    "kuhn": ("env=textgames/kuhn", "algo=ppo", "controllers.player=pool:player"),
+    "kuhn_lm": ("env=textgames/kuhn", "algo=reinforce_lm"),
     "cartpole": ("env=gymnax/CartPole-v1", "algo=ppo"),
     "baselines": ("env=f110", "algo=ppo"),
 }
