@@ -33,6 +33,13 @@ def recorded_motion_per_body(
     return Motion(*jnp.moveaxis(rows, -1, 0)), bank.recorded[scene, at, slots] & (sample <= last)
 
 
+def stop_static_bodies(kind: str, driven: jax.Array, motion: Motion) -> Motion:
+    """Returns the motion with a speed of 0 for `driven` bodies `[N]` if they stand (`static`)."""
+    if kind != STATIC:
+        return motion
+    return motion._replace(speed=jnp.where(driven, 0.0, motion.speed))
+
+
 def move_scripted_bodies(
     kind: str,
     bank: SceneBank,
@@ -79,5 +86,6 @@ def move_scripted_bodies(
             progress = jax.tree.map(lambda new, old: jnp.where(keep, new, old), after, progress)
         moved = jax.tree.map(lambda new, old: jnp.where(were, new, old), moved, group.of(motion))
         own = jax.tree.map(lambda new, old: jnp.where(driven, new, old), moved, own)
+        own = stop_static_bodies(kind, group.of(bank.driven[scene]), own)
     progress = progress.replace(seen=progress.seen | there)
     return group.put(motion, own), group.put(present, there), group.put(traffic, progress)

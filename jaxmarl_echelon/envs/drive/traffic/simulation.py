@@ -63,6 +63,8 @@ class TrafficSimulation:
         """Returns a scene's initial motion `[N]`, presence `[N]`, traffic `[N]`, and the learners' start."""
         bank = self.bank
         motion, present = scripted_bodies.recorded_motion(bank, scene, jnp.int32(self.init_step))
+        scripted = bank.driven[scene] & (jnp.arange(present.shape[0]) >= self.agents)
+        motion = scripted_bodies.stop_static_bodies(self.others, scripted, motion)
         arc = routes.project_onto_routes(bank, scene, motion)
         traffic = RouteProgress(
             arc=jnp.where(present, arc, 0.0), served=jnp.zeros_like(present), seen=present

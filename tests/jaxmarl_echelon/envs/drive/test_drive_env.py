@@ -54,6 +54,20 @@ def test_scenes_may_consist_of_learners_only(others):
     assert later.obs["vehicle"].shape == (8, env.spec.role("vehicle").observation.shape[0])
 
 
+def test_standing_traffic_has_no_speed():
+    bank = bank_of(scene())
+    env = drive(bank, others="static")
+    simulation, params = env.simulation, env.default_params()
+    state, _ = jax.jit(env.reset)(jax.random.key(0), params)
+    recorded = np.asarray(bank.recording[0, 0, :, 3])
+    stands = np.asarray(bank.driven[0]) & (np.arange(8) >= 4)
+    assert stands.sum() == 2 and (recorded[stands] > 1.0).all()
+    np.testing.assert_array_equal(state.motion.speed, np.where(stands, 0.0, recorded))
+    moved = jax.jit(simulation.move)(state, jnp.zeros(4, jnp.int32))[0]
+    assert (np.asarray(moved.speed)[stands] == 0).all() and (np.asarray(moved.speed)[:4] > 5.0).all()
+    np.testing.assert_array_equal(np.asarray(moved.x)[stands], np.asarray(state.motion.x)[stands])
+
+
 def test_new_goals_conditioning_and_the_puffer_layout(rich):
     idle = scripted(rich.env, "idle")
     states, times = rich.play(idle, 2)
