@@ -17,7 +17,7 @@ from algos.optim.muon import (
     nesterov_momentum,
     split_matrices,
 )
-from algos.optim.packing import Moments, pack_small_arrays, pack_step
+from algos.optim.packing import MomentState, pack_small_arrays, pack_step
 from algos.types import PyTree
 
 SCHEDULES = ("constant", "linear", "cosine")
@@ -41,7 +41,7 @@ DEFAULTS = {
 MUON_REST = {"adam": 0.1, "sgd": 1.0}
 
 
-class AdamState(Moments):
+class AdamState(MomentState):
     """State of Adam.
 
     Attributes:
@@ -57,7 +57,7 @@ class AdamState(Moments):
     count: jax.Array
 
 
-class RMSpropState(Moments):
+class RMSpropState(MomentState):
     """State of RMSprop: the running mean of the squared gradients, shaped like the parameters."""
 
     SHAPED: ClassVar[tuple[str, ...]] = ("square",)

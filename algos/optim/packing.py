@@ -62,7 +62,7 @@ class PackedArrays(struct.PyTreeNode):
         return unpack_small_arrays(self.arrays, structure.unflatten(shapes))
 
 
-class Moments(struct.PyTreeNode):
+class MomentState(struct.PyTreeNode):
     """State of an optimiser with fields that are shaped like the parameters, which `SHAPED` names."""
 
     SHAPED: ClassVar[tuple[str, ...]] = ()
@@ -84,7 +84,7 @@ def unpack_moments(state: PyTree) -> PyTree:
 
 def _change_moments(state: PyTree, change: Callable) -> PyTree:
     def is_moments(part):
-        return isinstance(part, Moments)
+        return isinstance(part, MomentState)
 
     return jax.tree.map(lambda x: x.change(change) if is_moments(x) else x, state, is_leaf=is_moments)
 
@@ -93,7 +93,7 @@ def pack_step(step: Callable) -> Callable:
     """Wraps the step of an optimiser to work on packed arrays; inputs and outputs keep their shapes.
 
     Args:
-      step: as `Optimizer.step`, with `Moments` as state; the step of every number must depend on that number
+      step: as `Optimizer.step`, with a `MomentState`; the step of every number must depend on that number
         alone. Packed moments stay packed.
     """
 
