@@ -78,8 +78,11 @@ def plain(job: dict) -> dict:
 def time_program(train, runs: int) -> dict:
     """Compiles and runs `(key) -> tree`; returns wall-clock and CPU seconds of compiling, and of each run."""
     import jax
+    from jax.experimental.compilation_cache import compilation_cache
 
     jax.config.update("jax_enable_compilation_cache", False)
+    # Whether there is a cache is decided at the first compilation of a process, which may have been.
+    compilation_cache.reset_cache()
     jax.block_until_ready(jax.jit(lambda key: jax.random.split(key))(jax.random.key(0)))
     begin, processor, seconds = time.perf_counter(), time.process_time(), []
     compiled = jax.jit(train).lower(jax.random.key(0)).compile()

@@ -76,11 +76,13 @@ def test_steps_of_many_arrays_are_those_of_each(optimizer, name):
         norm = np.sqrt(sum(float((np.asarray(x, np.float64) ** 2).sum()) for x in jax.tree.leaves(grads)))
         np.testing.assert_allclose(global_norm(grads), norm, rtol=1e-6)
         scale = clip_scale(global_norm(grads), 0.5)
-        expected, _ = array_by_array(optimizer, grads, state, params, scale, i != 2)
+        expected, states = array_by_array(optimizer, grads, state, params, scale, i != 2)
         params, after = optimizer.step(grads, state, params, HYPER, scale, i != 2)
         assert jax.tree.map(jnp.shape, after) == jax.tree.map(jnp.shape, state)
         state = after
         jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-7), params, expected)
+        moments = {name: own.square for name, own in states.items()}
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), state.square, moments)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
