@@ -1,13 +1,14 @@
 """Learning results of mission runs: success by verb, phases over time, reward ablations, report calibration.
 
-    python benchmarks/mission_learning.py --train [--output FOLDER]        # trains the arms, then scores them
+    python benchmarks/mission_learning.py --train [--seeds 5] [--steps 327680] [--output FOLDER]
     python benchmarks/mission_learning.py RUN [--episodes 192] [--pictures docs/NAME]
 
 The arms are the curriculum `missions4`; the same with shared rewards alone (no difference rewards);
 constant weights and the terminal reward alone, both without phases of difficulty. All seeds of all arms are
-one program. RUN is the folder of this or another group (`seeds`, optionally with `variants`). The last and
-the best policies of all members, the untrained ones and blue's scripts play the same fresh deterministic
-episodes, on held-out terrains. Means over several seeds have Student's 95 % interval.
+one program; afterwards they are scored. Every arm has the same seeds, so differences are paired. RUN is the
+folder of this or another group (`seeds`, optionally with `variants`). The last and the best policies of all
+members, the untrained ones and blue's scripts play the same fresh deterministic episodes, on held-out
+terrains. Means over several seeds have Student's 95 % interval.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from jaxmarl_echelon.envs.echelon.missions.measures.facts import AREA
 from jaxmarl_echelon.tracking.statistics import student_interval
 from jaxmarl_echelon.training.acting import controllers
 from jaxmarl_echelon.training.acting.random_streams import Stream, run_key, stream_key
+from jaxmarl_echelon.training.host.group_members import BASELINE
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -122,10 +124,11 @@ def scores_of(results, verbs: tuple[str, ...]) -> dict[str, float]:
     return {name: float(value) for name, value in found.items()}
 
 
-def train(folder: Path) -> Path:
-    """Trains all arms with three seeds each in one program; returns the group's folder."""
+def train(folder: Path, seeds: int, steps: int) -> Path:
+    """Trains all arms over the same seeds in one program; returns the group's folder."""
     arms = json.dumps(ARMS).replace('"', "")
-    command = [sys.executable, "-m", "jaxmarl_echelon.train", *TRAINING, "seeds=3", f"variants={arms}"]
+    sizes = f"seeds={seeds}", f"total_env_steps={steps}"
+    command = [sys.executable, "-m", "jaxmarl_echelon.train", *TRAINING, *sizes, f"variants={arms}"]
     subprocess.run([*command, "tracking=quiet", "run_name=arms", f"output_dir={folder}"], check=True)
     return folder / "echelon_missions_small" / "ppo" / "arms"
 
@@ -208,6 +211,22 @@ def markdown(scores: dict) -> str:
     return "\n".join(rows)
 
 
+def paired(scores: dict, reference: str = BASELINE) -> str:
+    """Formats a table of differences from the reference arm, seed by seed, with Student's interval."""
+    rows = ["| minus the curriculum | mission | completed |", "|---|---|---|"]
+    for (variant, checkpoint), found in scores.items():
+        own = scores.get((reference, checkpoint), ())
+        if not own or variant == reference:
+            continue
+        cells = []
+        for name in ("mission", "completed"):
+            differences = [one[name] - other[name] for one, other in zip(found, own, strict=True)]
+            low, high = student_interval(differences)
+            cells.append(f"{np.mean(differences):+.3f} [{low:+.3f}, {high:+.3f}]")
+        rows.append(f"| {variant} {checkpoint} | " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
 def brier(pairs: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, list[float]]:
     """Returns mean squared errors by seed: of the reports, of the mean outcome, and their covariation."""
     found = {"reports": [], "best constant": [], "always yellow": [], "correlation": []}
@@ -269,12 +288,14 @@ def main() -> None:
     parser.add_argument("run", type=Path, nargs="?", help="folder of a group of runs")
     parser.add_argument("--train", action="store_true", help="train the arms and score them")
     parser.add_argument("--output", type=Path, default=Path("outputs"), help="folder for what --train writes")
+    parser.add_argument("--seeds", type=int, default=5, help="of every arm")
+    parser.add_argument("--steps", type=int, default=327_680, help="decisions of a run")
     parser.add_argument("--episodes", type=int, default=192)
     parser.add_argument("--pictures", type=Path, help="beginning of the pictures' names (default: in RUN)")
     given = parser.parse_args()
     if (given.run is None) != given.train:
         parser.error("either RUN or --train")
-    run = train(given.output) if given.train else given.run
+    run = train(given.output, given.seeds, given.steps) if given.train else given.run
     members = sorted(path for path in run.glob("*seed_*") if path.is_dir())
     if not members:
         parser.error(f"{run}: no folders of members, such as seed_0")
@@ -282,6 +303,7 @@ def main() -> None:
     phase_picture(Path(f"{stem}_phases.png"), members)
     scores, reports = play_all(members, given.episodes)
     print(markdown(scores))
+    print(paired(scores))
     reliability_picture(Path(f"{stem}_reports.png"), reports)
     honesty = {" ".join(key): brier(pairs) for key, pairs in reports.items()}
     for name, found in honesty.items():

@@ -19,12 +19,13 @@ from jax.custom_batching import custom_vmap
 
 from physics.boxes import ray_box_distances
 from physics.mapbank import MapBank, distance_at, place_in_field
-from physics.sparse_batch import broadcast_unbatched, fold_active, put_rows, take_rows
+from physics.sparse_batch import broadcast_unbatched, fold_active, on_accelerator, put_rows, take_rows
 
 # (steps, share): all beams take this many steps, then the unfinished fans are compacted into chunks of this
 # share of all, for the next stage. The last stage runs until all beams are done; small batches have no other.
 _STAGES = ((4, 0.4), (4, 0.5), (8, 0.5), (20, 0.4), (40, 0.3))
 _WIDE_STAGES = ((4, 0.4), (4, 0.5), (8, 0.5), (12, 0.45), (16, 0.45), (24, 0.45), (40, 0.3))  # for wide fans
+_ACCELERATOR_STAGES = ((16, 0.1),)
 _SMALL = 1 << 11  # up to so many rays, stages cost more time to run and to compile than they save
 _LAST_STEPS = 16
 _FAN, _WIDE_FAN, _DENSE = 4, 8, 0.02  # beams per fan; per wide fan, if beams are less than _DENSE rad apart
@@ -194,7 +195,8 @@ def _march_on(
 
     here = distance_at(bank, map_index, pose[:, :2])
     fans = _fans(bank, map_index, pose, here > 0, middle, lidar)
-    stages = () if pose.shape[0] * lidar.beams <= _SMALL else _WIDE_STAGES if width > _FAN else _STAGES
+    stages = _ACCELERATOR_STAGES if on_accelerator() else _WIDE_STAGES if width > _FAN else _STAGES
+    stages = () if pose.shape[0] * lidar.beams <= _SMALL else stages
     travelled = jnp.broadcast_to(jnp.repeat(here, number)[:, None], (here.size * number, width))
     for march in marches:
         travelled = _finish(march, turn, fans, travelled, stages)
@@ -256,7 +258,8 @@ def _finish(march: _March, turn: np.ndarray, fans: _Fans, travelled: jax.Array, 
     def advance(travelled, steps):
         # The last step stays in the loop: outside, XLA fuses it with the computation of the rates, and it
         # takes as long as four steps.
-        travelled, last = lax.fori_loop(0, steps, step, (travelled, travelled))
+        unroll = steps if on_accelerator() else 1
+        travelled, last = lax.fori_loop(0, steps, step, (travelled, travelled), unroll=unroll)
         return travelled, last > 0
 
     if not stages:

@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 from jax.custom_batching import custom_vmap
 
-from physics.sparse_batch import broadcast_unbatched, fold_active, take_rows
+from physics.sparse_batch import broadcast_unbatched, fold_active, on_accelerator, take_rows
 from physics.voxels import SightColumns, Terrain, make_sight_columns, opaque_columns
 
 # Later than any crossing on the segment; finite, so that its product with a zero slope is 0.
@@ -24,8 +24,9 @@ _NEVER = np.float32(1e9)
 # (columns, share): all segments walk this many columns, then those that are neither blocked nor at their end
 # are compacted into chunks of this share of all, for the next stage. Small batches have the last stage only.
 _STAGES = ((8, 0.5), (8, 0.5), (16, 0.5))
+_ACCELERATOR_STAGES = ((16, 0.25),)
 _SMALL, _FEW = 1 << 14, 1 << 8
-_UNROLL = 4
+_UNROLL, _ACCELERATOR_UNROLL = 4, 16
 # A walk's state is one word, since XLA on a CPU computes a loop's body once for each array that it carries:
 # columns walked along x (10 bits), along y (10), lowest cell to look at (6), and these two.
 _ENDED, _BLOCKED = np.uint32(1 << 30), np.uint32(1 << 31)
@@ -104,7 +105,7 @@ def find_first_voxel(
         jnp.ones(start.shape[1:], start.dtype),
         jnp.zeros(start.shape[1:], bool),
     )
-    cell, at, hit = lax.fori_loop(0, steps, advance, carry)
+    cell, at, hit = lax.fori_loop(0, steps, advance, carry, unroll=steps if on_accelerator() else 1)
     return hit, jnp.clip(at, 0, 1), jnp.moveaxis(jnp.where(hit, cell, last), 0, -1)
 
 
@@ -152,7 +153,9 @@ def _walker(height: int, steps: int | None, share: float):
         if steps is not None:
             return _several(_step(views, rays), steps + 1, state) < _BLOCKED
         stages = _STAGES if state.size > _SMALL else ()
-        if share < 1 and state.size > _FEW:
+        if on_accelerator():
+            stages = _ACCELERATOR_STAGES
+        elif share < 1 and state.size > _FEW:
             stages = ((1, share), *stages)
         return _finish(views, rays, state, stages) < _BLOCKED
 
@@ -242,14 +245,16 @@ def _step(views: SightColumns, rays: _Rays):
 
 
 def _several(step, columns: int, state: jax.Array) -> jax.Array:
-    return lax.fori_loop(0, columns, lambda _, s: step(s), state, unroll=min(columns, _UNROLL))
+    unroll = columns if on_accelerator() else min(columns, _UNROLL)
+    return lax.fori_loop(0, columns, lambda _, s: step(s), state, unroll=unroll)
 
 
 def _finish(views: SightColumns, rays: _Rays, state: jax.Array, stages: tuple) -> jax.Array:
     """Walks segments until they are blocked or end."""
     step = _step(views, rays)
     if not stages:
-        return lax.while_loop(lambda s: (s < _ENDED).any(), partial(_several, step, _UNROLL), state)
+        together = _ACCELERATOR_UNROLL if on_accelerator() else _UNROLL
+        return lax.while_loop(lambda s: (s < _ENDED).any(), partial(_several, step, together), state)
     (columns, share), *later = stages
     state = _several(step, columns, state)
     room = ceil(state.size * share)

@@ -22,6 +22,12 @@ _ROW = 128  # entries that are counted together when single ones are looked up
 _COMPARED = 512  # rows up to which all are compared with each rank
 _SHORT = 128  # masks of at most so many entries are compacted by comparisons, longer ones by a scatter;
 # and entries that a triangular product sums
+_DENSE_SHARE = 1 / 8  # expected share of active rows from which on an accelerator computes all of them
+
+
+def on_accelerator() -> bool:
+    """Returns whether programs run on a GPU or TPU, where few large kernels cost less than many small."""
+    return jax.default_backend() != "cpu"
 
 
 class ActiveEntries(struct.PyTreeNode):
@@ -193,9 +199,12 @@ def _any_in_batch(_axis_size, _batched, flag):
 def cond_any(flag: jax.Array, true_fn: Callable, false_fn: Callable, *operands: PyTree) -> PyTree:
     """Calls `true_fn` if the flag is set in any element of the batch, else `false_fn`, by `lax.cond`.
 
-    Neither function may change elements without the flag. Operands are computed once; otherwise XLA on a CPU
-    would recompute them in every part of a function that uses them.
+    Neither function may change elements without the flag: an accelerator, on which a condition waits for the
+    host, calls `true_fn` without looking. Operands are computed once; otherwise XLA on a CPU would recompute
+    them in every part of a function that uses them.
     """
+    if on_accelerator():
+        return true_fn(*operands)
     return lax.cond(any_in_batch(flag), true_fn, false_fn, *operands)
 
 
@@ -203,13 +212,15 @@ def compute_first(flag: jax.Array, fn: Callable, *operands: PyTree) -> PyTree:
     """Returns `fn(*operands)` as an array in memory; zeros if no flag of the batch is set.
 
     XLA on a CPU fuses `fn` into its consumers and then computes it once per consumer. It does not look into
-    the branch of a `lax.cond`.
+    the branch of a `lax.cond`. On an accelerator this is a plain call.
 
     Args:
       flag: bool, true wherever the result matters; not a constant.
       fn: returns a tree of arrays.
       operands: trees of arrays.
     """
+    if on_accelerator():
+        return fn(*operands)
     shapes = jax.eval_shape(fn, *operands)
 
     def nothing(*_):
@@ -303,6 +314,12 @@ def _where(fn, active, state, operands, share: float, shared: PyTree = None, *, 
         def step(chunk, state):
             return put_rows(state, chunk.index, rows(*take_rows((state, place, own), chunk.index)))
 
+        if not reads_state and share >= _DENSE_SHARE and on_accelerator():
+            return jax.tree.map(
+                lambda new, old: jnp.where(active.reshape(-1, *(1,) * (old.ndim - 1)), new, old),
+                rows(None, place, own),
+                state,
+            )
         room = max(1, ceil(active.shape[0] * share))
         if not reads_state:
             return compute_rows(active, lambda given: rows(None, *given), (place, own), state, room)

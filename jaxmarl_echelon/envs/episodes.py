@@ -27,7 +27,7 @@ from jaxmarl_echelon.envs.trees import (
     strip_weak_types,
     zero_nonfinite,
 )
-from physics.sparse_batch import compute_rows
+from physics.sparse_batch import compute_rows, on_accelerator
 
 
 class EpisodeTask(NamedTuple):
@@ -245,8 +245,9 @@ def step_episodes(
 
     begin = partial(_begin_episodes, env, key_reset, draw)
     following = Episodes(episodes.drawn, pack_batch(Running(state, time, sums)))
-    if env.spec.turns and reset_chunk is None:
+    if reset_chunk is None and (env.spec.turns or (on_accelerator() and not jax.tree.leaves(env.world))):
         # Games are short and cheap to begin: most steps end some, and a loop would cost more than it saves.
+        # So does a loop on an accelerator where beginning looks up no maps.
         following = select_rows(time.over, begin(collectives.global_indices(num_envs)), following)
     else:
         room = reset_chunk or max(8, -(-num_envs // 64))

@@ -30,9 +30,12 @@ from jaxmarl_echelon.training.rollouts.spec import (
     make_step_record,
 )
 from jaxmarl_echelon.training.rollouts.transitions import make_transition, settle_pending
-from physics.sparse_batch import compute_rows
+from physics.sparse_batch import compute_rows, on_accelerator
 
+# Environments per chunk of values of final observations, at least; and the number of agents times numbers of
+# the learner's state up to which an accelerator computes those of all agents, in less time than a loop takes.
 BOOTSTRAP_CHUNK = 64
+BOOTSTRAP_ALL = 1e9
 
 
 def collect_rollout(
@@ -306,9 +309,11 @@ def _bootstrap(agent, state, truncated, after, role, carry) -> jax.Array | None:
         return agent.value(state, obs, carry, reset, mask)
 
     inputs = (learner_observations(agent, after, role), carry, after.action_mask.get(role))
-    values = compute_rows(
-        jnp.any(truncated, axis=1), value, inputs, jnp.zeros(truncated.shape), BOOTSTRAP_CHUNK
-    )
+    numbers = sum(leaf.size for leaf in jax.tree.leaves(state))
+    if on_accelerator() and truncated.size * numbers < BOOTSTRAP_ALL:
+        return jnp.where(truncated, value(inputs), 0.0)
+    room = max(BOOTSTRAP_CHUNK, truncated.shape[0] // 64)
+    values = compute_rows(jnp.any(truncated, axis=1), value, inputs, jnp.zeros(truncated.shape), room)
     return jnp.where(truncated, values, 0.0)
 
 
