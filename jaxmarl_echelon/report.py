@@ -7,10 +7,9 @@ import argparse
 from pathlib import Path
 
 from jaxmarl_echelon import checkpoints, command_line, evaluate, run_loading
-from jaxmarl_echelon.reporting.recorded_runs import EVALUATIONS, find_members, read_run
+from jaxmarl_echelon.reporting.learning_curve import draw_learning_curve
+from jaxmarl_echelon.reporting.recorded_runs import find_members, read_run
 from jaxmarl_echelon.reporting.run_page import REPLAY, find_replay, write_report
-from jaxmarl_echelon.tracking.csv_sink import METRICS
-from jaxmarl_echelon.tracking.plots import learning_curve
 from jaxmarl_echelon.training.program.evaluation import whole_seat_rounds
 
 # Episodes that are played to choose one for the replay.
@@ -44,9 +43,7 @@ def main() -> None:
         except ValueError as error:
             print(f"no replay: {error}")
     print(f"report: {write_report(folder)}")
-    score = read_run(folder).score
-    name = score.low.removesuffix("_low") or None
-    learning_curve(folder / "learning_curve.png", folder / METRICS, folder / EVALUATIONS, score=name)
+    draw_learning_curve(folder)
 
 
 def play_replay(folder: Path, checkpoint: str, path: Path) -> None:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from algos.types import PyTree
+from physics.sparse_batch import on_accelerator
 
 SLICE, WIDE_SLICE = 8, 4096
 WIDE = 64  # numbers of a last axis from which on a product is the faster test for finite numbers
@@ -16,7 +17,7 @@ WIDE = 64  # numbers of a last axis from which on a product is the faster test f
 def map_in_chunks(fn: Callable[[PyTree], PyTree], inputs: PyTree) -> PyTree:
     """Maps a batched function over slices of rows: on a CPU few, which compile faster than one batch."""
     number = jax.tree.leaves(inputs)[0].shape[0]
-    size = math.gcd(number, SLICE if jax.default_backend() == "cpu" else WIDE_SLICE)
+    size = math.gcd(number, WIDE_SLICE if on_accelerator() else SLICE)
     sliced = jax.tree.map(lambda x: x.reshape(number // size, size, *x.shape[1:]), inputs)
     return jax.tree.map(lambda x: x.reshape(number, *x.shape[2:]), lax.map(fn, sliced))
 

@@ -28,6 +28,7 @@ from jaxmarl_echelon.envs.drive.traffic.scripted_bodies import IDM, REPLAY
 from jaxmarl_echelon.envs.drive.traffic.signals import ENFORCE
 from jaxmarl_echelon.envs.drive.traffic.simulation import TrafficSimulation
 from jaxmarl_echelon.envs.rewards import Reward
+from physics.sparse_batch import on_accelerator
 
 FULL = 0.75  # share of filled slots above which empty ones may cost as much as full ones
 CHUNK = 1 / 32
@@ -129,7 +130,7 @@ def choose_chunk_share(bank: SceneBank, layout: str) -> float | None:
     the long rows of the `puffer` layout, of which a whole batch exceeds the cache.
     """
     full = float(np.mean(bank.learner)) >= FULL and layout != PUFFER
-    return None if full or jax.default_backend() != "cpu" else CHUNK
+    return None if full or on_accelerator() else CHUNK
 
 
 def describe_unreachable_goals(bank: SceneBank, start: int, steps: int) -> tuple[str, ...]:

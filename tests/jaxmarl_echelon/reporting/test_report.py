@@ -8,7 +8,9 @@ from recorded_runs import check_loads_nothing, write_group, write_run
 from jaxmarl_echelon import command_line, report
 from jaxmarl_echelon.reporting import charts, run_page
 from jaxmarl_echelon.reporting.changed_settings import ChangedSetting, find_changed_settings
-from jaxmarl_echelon.reporting.report_sink import PAUSE, ReportSink
+from jaxmarl_echelon.reporting.learning_curve import LearningCurveSink
+from jaxmarl_echelon.reporting.paced_sink import PAUSE
+from jaxmarl_echelon.reporting.report_sink import ReportSink
 from jaxmarl_echelon.tracking.base import RunInfo, Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink, CsvTable
 
@@ -179,6 +181,21 @@ def test_a_report_follows_evaluations_within_its_share_of_the_time(tmp_path):
     tracker.close()
     assert "<b>30.0 % [30.0, 30.0]</b>" in path.read_text() and "the last episode" in path.read_text()
     assert "location.reload" not in path.read_text()
+
+
+def test_the_picture_of_the_curve_follows_evaluations(tmp_path):
+    tracker = Tracker({"csv": CsvSink(), "curve": LearningCurveSink(now=Clock())})
+    tracker.open(info(tmp_path / "run"))
+    evaluated(tracker, 0, 0.1)
+    path = tmp_path / "run/learning_curve.png"
+    first = path.read_bytes()
+    evaluated(tracker, 1000, 0.9)
+    assert path.read_bytes() == first
+    for step in range(2000, 2000 + 1000 * int(PAUSE), 1000):
+        evaluated(tracker, step, 0.9)
+    assert path.read_bytes() != first
+    assert [one.name for one in path.parent.glob("*.png")] == [path.name]
+    tracker.close()
 
 
 def test_a_report_that_cannot_be_written_ends_no_run(tmp_path, capsys):
