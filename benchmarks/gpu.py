@@ -7,7 +7,7 @@
 
 Every size of every case is a process of its own. First all of them compile, `--processes` at a time; then
 they measure, one after the other on an idle machine. Simulators take random actions and reset finished
-episodes; a case `ppo_NAME` measures whole updates, and the rollouts in them. A decision is one of one agent
+episodes; a case `ppo_NAME` measures whole updates, and the rollouts in them. A decision is that of one agent
 that is alive. `--profile` adds the number of kernels, their seconds, and the longest ones. `--peer-path` is
 a folder with rejax, which then trains on CartPole at the sizes of `ppo_cartpole`. Results are also written to
 `gpu.jsonl` in the folder, one line each.
