@@ -31,13 +31,13 @@ from spread import bytes_per_environment
 from algos.defaults import config_directory
 from algos.optim.small_batches import lower_for_options
 from jaxmarl_echelon.envs import episodes
-from jaxmarl_echelon.envs.check_env import random_actions
 from jaxmarl_echelon.envs.drive.codes import CELL, CROSSWALK, EDGE
 from jaxmarl_echelon.envs.drive.observing.layout import PUFFER_ROADS, ObservationConfig
 from jaxmarl_echelon.envs.drive.observing.observe import observe_learners
 from jaxmarl_echelon.envs.drive.state import VEHICLE_ROLE
 from jaxmarl_echelon.envs.drive.traffic import road_contacts, routes, scripted_bodies
 from jaxmarl_echelon.envs.drive.traffic.routes import BodyGroup
+from jaxmarl_echelon.envs.random_play import step_randomly
 from jaxmarl_echelon.training.config import build
 from jaxmarl_echelon.training.program.program import make_program
 from physics.segments import segments_between, segments_meet_box
@@ -114,7 +114,6 @@ def of_machine(rate: float, each: Counted, gathers: float, products: float) -> t
 def driving(env, num_envs: int, steps: int, devices: int):
     """Runs `steps` decisions with random actions and counts living learners; with its inputs."""
     params = env.default_params()
-    share = num_envs // devices
     mesh = jax.make_mesh((devices,), ("env",), devices=jax.devices()[:devices])
     shard, all_of_it = jax.sharding.PartitionSpec("env"), jax.sharding.PartitionSpec()
 
@@ -126,12 +125,8 @@ def driving(env, num_envs: int, steps: int, devices: int):
         key = jax.random.fold_in(key, jax.lax.axis_index("env"))
 
         def advance(running, key):
-            key_act, key_step = jax.random.split(key)
-            time = running.running.tree.time
-            keys = jax.random.split(key_act, share)
-            actions = jax.vmap(lambda key, time: random_actions(env.spec, key, time))(keys, time)
-            alive = jnp.sum(time.alive[VEHICLE_ROLE])
-            return episodes.step_episodes(placed, key_step, running, actions, draw)[0], alive
+            alive = jnp.sum(running.time.alive[VEHICLE_ROLE])
+            return step_randomly(placed, key, running, draw)[0], alive
 
         running, alive = jax.lax.scan(advance, running, jax.random.split(key, steps))
         return running, jnp.sum(alive)[None]

@@ -30,7 +30,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-HERE = Path(__file__).resolve().parent
 DECISIONS = 32  # of a simulator in one call
 PPO = (
     "algo=ppo", "tuning=none", "algo.horizon=32", "algo.epochs=2", "algo.num_minibatches=8",
@@ -173,7 +172,7 @@ def simulator(config, num_envs: int):
     import jax.numpy as jnp
 
     from jaxmarl_echelon.envs import episodes
-    from jaxmarl_echelon.envs.check_env import random_actions
+    from jaxmarl_echelon.envs.random_play import step_randomly
 
     env, params = config.env, config.env.default_params()
 
@@ -184,12 +183,8 @@ def simulator(config, num_envs: int):
         placed = env.with_world(world)
 
         def advance(running, key):
-            key_act, key_step = jax.random.split(key)
-            time_step = running.running.tree.time
-            keys = jax.random.split(key_act, num_envs)
-            actions = jax.vmap(lambda key, time: random_actions(env.spec, key, time))(keys, time_step)
-            alive = sum(jnp.sum(alive, dtype=jnp.int32) for alive in time_step.alive.values())
-            return episodes.step_episodes(placed, key_step, running, actions, draw)[0], alive
+            alive = sum(jnp.sum(alive, dtype=jnp.int32) for alive in running.time.alive.values())
+            return step_randomly(placed, key, running, draw)[0], alive
 
         running, alive = jax.lax.scan(advance, running, jax.random.split(key, DECISIONS))
         return running, jnp.sum(alive)
@@ -414,11 +409,11 @@ class Job(NamedTuple):
     output: Path
 
     def is_ready(self) -> bool:
-        """Whether it has compiled, or ended."""
+        """Tells whether it has compiled, or ended."""
         return self.process.poll() is not None or self.output.with_suffix(".ready").exists()
 
     def result(self) -> dict:
-        """What it printed last: its results, or the end of its error."""
+        """Returns its results, or the end of its error."""
         case = {"case": self.name, "num_envs": self.num_envs}
         if self.process.poll() is None:
             self.process.kill()
@@ -473,7 +468,7 @@ def run_all(jobs: list[tuple[str, int]], given) -> list[dict]:
 
 
 def show(found: list[dict]) -> None:
-    """Prints a table, with what failed below it."""
+    """Prints the card and the failures, and a table of the others."""
     from rich.console import Console
     from rich.table import Table
 

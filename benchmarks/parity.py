@@ -14,7 +14,7 @@ import numpy as np
 
 import jaxmarl_echelon as je
 from jaxmarl_echelon.envs import episodes
-from jaxmarl_echelon.envs.check_env import random_actions
+from jaxmarl_echelon.envs.random_play import step_randomly
 
 ENVIRONMENTS = ("gymnax/CartPole-v1", "f110", "drive", "echelon")
 TOLERANCE = 1e-3
@@ -29,12 +29,7 @@ def play(name: str, num_envs: int, decisions: int, device):
         return episodes.EpisodeTask(params)
 
     def advance(running, key):
-        key_act, key_step = jax.random.split(key)
-        time = running.time
-        actions = jax.vmap(lambda key, time: random_actions(env.spec, key, time))(
-            jax.random.split(key_act, num_envs), time
-        )
-        running, transition = episodes.step_episodes(env, key_step, running, actions, draw)
+        running, transition = step_randomly(env, key, running, draw)
         after = transition.time
         return running, (after.obs, after.reward, after.terminated, after.truncated, after.alive)
 

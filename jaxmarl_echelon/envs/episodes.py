@@ -29,6 +29,10 @@ from jaxmarl_echelon.envs.trees import (
 )
 from physics.sparse_batch import compute_rows, on_accelerator
 
+# Numbers of an environment's state and episode up to which beginning one is taken to be cheap; those of
+# physics engines, whose resets may cost as much as steps, are larger.
+FEW_NUMBERS = 512
+
 
 class EpisodeTask(NamedTuple):
     """Parameters and tags of a new episode.
@@ -213,7 +217,7 @@ def step_episodes(
         bootstrap, and the episodes do not count as finished. None to cut none.
       held: `[E]` bool; environments whose episodes do not begin yet and that stay unchanged. None for none.
       reset_chunk: environments per batch of resets; by default E / 64 rounded up, at least 8, or all at
-        once without a loop in turn-based games. Affects speed only.
+        once without a loop in turn-based games, and on accelerators where that is cheap. Affects speed only.
 
     Returns:
       The episodes, ready for the next decision, and the transition.
@@ -245,9 +249,9 @@ def step_episodes(
 
     begin = partial(_begin_episodes, env, key_reset, draw)
     following = Episodes(episodes.drawn, pack_batch(Running(state, time, sums)))
-    if reset_chunk is None and (env.spec.turns or (on_accelerator() and not jax.tree.leaves(env.world))):
+    if reset_chunk is None and (env.spec.turns or (on_accelerator() and _begins_cheaply(env, before))):
         # Games are short and cheap to begin: most steps end some, and a loop would cost more than it saves.
-        # So does a loop on an accelerator where beginning looks up no maps.
+        # So does a loop on an accelerator for any environment that is cheap to begin.
         following = select_rows(time.over, begin(collectives.global_indices(num_envs)), following)
     else:
         room = reset_chunk or max(8, -(-num_envs // 64))
@@ -261,6 +265,12 @@ def step_episodes(
         quarantined=quarantined,
     )
     return following, transition
+
+
+def _begins_cheaply(env: Environment, running: Running) -> bool:
+    """Tells whether an environment has no maps to look up, and a state of few numbers."""
+    numbers = sum(leaf.size for leaf in jax.tree.leaves(running)) // running.time.over.shape[0]
+    return not jax.tree.leaves(env.world) and numbers <= FEW_NUMBERS
 
 
 def advance_without_reset(

@@ -10,7 +10,7 @@ import pytest
 import jaxmarl_echelon as je
 from jaxmarl_echelon import command_line
 from jaxmarl_echelon.envs import episodes
-from jaxmarl_echelon.envs.check_env import random_actions
+from jaxmarl_echelon.envs.random_play import step_randomly
 from jaxmarl_echelon.training.config import build
 from jaxmarl_echelon.training.program.program import make_program
 from tests.helpers.marked import thorough
@@ -36,11 +36,7 @@ def play(name: str, settings: dict, num_envs: int):
         return episodes.EpisodeTask(params)
 
     def advance(running, key):
-        key_act, key_step = jax.random.split(key)
-        time = running.time
-        keys = jax.random.split(key_act, num_envs)
-        actions = jax.vmap(lambda key, time: random_actions(env.spec, key, time))(keys, time)
-        running, transition = episodes.step_episodes(env, key_step, running, actions, draw)
+        running, transition = step_randomly(env, key, running, draw)
         return running, (transition.time, transition.finished)
 
     @jax.jit
