@@ -44,7 +44,7 @@ def quick_compile_options(devices: int = 1) -> dict[str, Any]:
 
 
 def evaluation_compile_options(devices: int = 1) -> dict[str, Any]:
-    """Options to compile an evaluation on this many CPU devices; empty on other devices.
+    """Options to compile an evaluation on this many CPU devices, or a quick update; empty on other devices.
 
     The bits of a program depend on its options: whatever repeats an evaluation compiles it with the same.
     """

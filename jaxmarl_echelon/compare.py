@@ -89,12 +89,13 @@ def main() -> None:
 
 
 def write_comparison(folder: Path, comparison: MethodComparison) -> None:
-    """Writes a comparison's tables, `compare.png` and `compare.html` into a folder."""
+    """Writes a comparison's tables, `compare.md`, `compare.png` and `compare.html` into a folder."""
     # Importing Matplotlib takes as long as everything else, and errors should show before.
     from jaxmarl_echelon.reporting.comparison_plot import comparison_plot
 
     folder.mkdir(parents=True, exist_ok=True)
     comparison_files.write_comparison_tables(folder, comparison)
+    comparison_files.write_comparison_markdown(folder / "compare.md", comparison)
     comparison_files.write_comparison_page(folder / "compare.html", comparison)
     comparison_plot(folder / "compare.png", comparison)
 

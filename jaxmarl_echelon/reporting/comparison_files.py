@@ -1,4 +1,4 @@
-"""Files and tables of a comparison: CSV, a page, and tables for the terminal."""
+"""Files and tables of a comparison: CSV, Markdown, a page, and tables for the terminal."""
 
 import csv
 from collections.abc import Iterable, Iterator, Sequence
@@ -121,6 +121,18 @@ def _told(estimate: Estimate, *, scaled: bool = True, bare: bool = False) -> str
         format_fixed(float(one), 3) if scaled else format_finite(float(one)) for one in estimate
     )
     return value if bare else f"{value} [{low}, {high}]"
+
+
+def write_comparison_markdown(path: Path, comparison: MethodComparison) -> None:
+    """Writes the tables of statistics and of pairs as Markdown, for documents."""
+    parts = [statistic_rows(comparison), *([pair_rows(comparison)] if comparison.pairs else [])]
+    tables = [
+        "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
+        for head, rows in parts
+    ]
+    warnings = [f"Warning: {line}." for line in comparison.warnings]
+    text = "\n\n".join([f"{comparison_title(comparison)}.", *tables, *warnings])
+    path.write_text(f"{text}\n", encoding="utf-8")
 
 
 def comparison_title(comparison: MethodComparison) -> str:

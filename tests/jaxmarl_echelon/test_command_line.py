@@ -10,6 +10,7 @@ import pytest
 from commands import TINY, begin
 from omegaconf import OmegaConf
 
+from algos import compiler
 from algos.defaults import config_directory
 from algos.optim.small_batches import small_batch_options, traced_for_options
 from jaxmarl_echelon import command_line, optional_packages, run_loading, train
@@ -168,19 +169,25 @@ def test_the_cache_keeps_what_the_environment_asks_it_to_keep(monkeypatch):
     assert told == [(name, 1.0)]
 
 
-@pytest.mark.parametrize("seeds", ["null", 2])
-def test_small_batches_are_compiled_with_the_options_that_their_products_need(monkeypatch, tmp_path, seeds):
-    """One run and a group of runs; on a CPU, which is where tests run."""
+@pytest.mark.parametrize(("seeds", "compilation"), [("null", "full"), (2, "full"), (2, "quick")])
+def test_updates_are_compiled_with_options_of_their_batches_and_of_the_run(
+    monkeypatch, tmp_path, seeds, compilation
+):
+    """Small products need options; one run and a group of runs, on a CPU, which is where tests run."""
+    monkeypatch.setenv("XLA_FLAGS", "")
+    chosen = compiler.evaluation_compile_options() if compilation == "quick" else {}
 
     def compile_program(init, update, assess, arguments, world, updates_per_chunk, options, *where):
-        assert options == small_batch_options(32) != {}
+        assert small_batch_options(32) and (chosen or compilation == "full")
+        assert options == small_batch_options(32) | chosen
         state = jax.eval_shape(init, *arguments, world)
         with traced_for_options():
             assert "optimization_barrier" in str(jax.make_jaxpr(update)(state, world))
         raise Stop
 
     monkeypatch.setattr(loop, "compile_program", compile_program)
-    typed = [*rivals(tmp_path), f"output_dir={tmp_path}", f"seeds={seeds}", "algo.widths=[64,64]"]
+    typed = [*rivals(tmp_path), f"output_dir={tmp_path}", f"seeds={seeds}", f"compilation={compilation}"]
+    typed.append("algo.widths=[64,64]")
     with pytest.raises(Stop):
         run(monkeypatch, train.script, *typed)
 

@@ -51,6 +51,7 @@ PLACE = {
     "video_every": None,
     "profile": None,
     "replay": False,
+    "compilation": "full",
 }
 TASK = ("env", "reward", "curriculum")
 PRECISIONS = ("float32", "bf16")

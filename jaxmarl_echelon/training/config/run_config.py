@@ -30,7 +30,9 @@ POSITIVE = (
 
 
 SWITCHES = ("stagger", "replay")
-SIZES = (*POSITIVE, *SWITCHES, "seed")
+SIZES = (*POSITIVE, *SWITCHES, "seed", "compilation")
+# How much of XLA's optimisation updates get.
+COMPILATIONS = ("full", "quick")
 
 
 def read_profile(setting: object) -> tuple[int, int]:
@@ -57,6 +59,7 @@ def require_run_sizes(values: Mapping[str, Any]) -> None:
     for key in SWITCHES:
         checks.require_switch(key, values[key])
     checks.require_integer("seed", values["seed"], 0, 2**32 - 1)
+    checks.require_choice("compilation", values["compilation"], COMPILATIONS)
     for key in ("eval_every", "checkpoint_every"):
         if values[key] % values["updates_per_chunk"]:
             chunk = f"updates_per_chunk={values['updates_per_chunk']}"
@@ -88,6 +91,8 @@ class RunConfig:
       eval_every, checkpoint_every: in updates; multiples of `updates_per_chunk`.
       eval_episodes: episodes N of an evaluation, at least; see `evaluation.whole_seat_rounds`.
       updates_per_chunk: updates per call of the compiled program.
+      compilation: "quick" compiles updates on a CPU with the options of evaluations
+        (`algos.compiler.evaluation_compile_options`), "full" with XLA's own.
       stagger: truncate first episodes at random times, to decorrelate the episode phases of environments
         that start together; these episodes bootstrap and are not counted.
       window: episodes in the rolling statistics.
@@ -110,6 +115,7 @@ class RunConfig:
     eval_episodes: int = FROM_FILE
     checkpoint_every: int = FROM_FILE
     updates_per_chunk: int = FROM_FILE
+    compilation: str = FROM_FILE
     stagger: bool = FROM_FILE
     window: int = FROM_FILE
     episode_rows: int = FROM_FILE

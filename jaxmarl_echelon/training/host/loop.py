@@ -11,6 +11,7 @@ from typing import Any
 import jax
 from typing_extensions import override
 
+from algos import compiler
 from jaxmarl_echelon import checkpoints, processes
 from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.training.acting.random_streams import Stream, run_key, stream_key
@@ -155,11 +156,14 @@ class RunLoop:
 
     def compile(self) -> Compiled:
         """Compiles the program of the run."""
+        options = dict(self.program.compiler_options)
+        if self.config.compilation == "quick":
+            options |= compiler.evaluation_compile_options(self.layout.number)
         return (self.compiled_by or compile_program)(
             *self.functions(),
             self.program.world,
             self.config.updates_per_chunk,
-            self.program.compiler_options,
+            options,
             self.layout,
             self.program.local,
             partial(memory.check_arrays, layout=self.layout),

@@ -204,6 +204,7 @@ Rule = Callable[[ResumedRun, str, Any, Any], None]
 RULES: dict[str, Rule] = {
     "total_env_steps": check_total_steps,
     "updates_per_chunk": check_chunk_size,
+    "compilation": accept_change,
     "eval_every": accept_change,
     "eval_episodes": accept_change,
     "checkpoint_every": accept_change,

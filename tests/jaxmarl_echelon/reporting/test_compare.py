@@ -1,4 +1,5 @@
 import csv
+import re
 import sys
 from collections import Counter
 
@@ -70,6 +71,18 @@ def test_numbers_are_those_of_the_evaluations(runs, compared):
     assert float(improvement["value"]) == pytest.approx(np.mean(better[:, None] > worse))
     recorded = {(row["method"], int(row["seed"])): float(row["raw"]) for row in rows(compared / "runs.csv")}
     assert [recorded["sac", seed] for seed in range(10)] == found["sac"].tolist()
+
+
+def test_markdown_tables_have_the_numbers_of_the_files(compared):
+    lines = [line for line in (compared / "compare.md").read_text().splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert {len(row) for row in cells[:4]} == {6} and {len(row) for row in cells[4:]} == {5}
+    iqm = {row["method"]: row for row in rows(compared / "statistics.csv") if row["statistic"] == "iqm"}
+    for method, runs, shown, *_ in cells[2:4]:
+        value, low, high = (float(iqm[method][key]) for key in ("value", "low", "high"))
+        assert runs == "10"
+        assert [float(x) for x in re.findall(r"[\d.]+", shown)] == pytest.approx([value, low, high], abs=5e-4)
+    assert cells[6][:2] == [rows(compared / "pairs.csv")[0][key] for key in ("better", "worse")]
 
 
 def test_curves_and_profiles_agree_with_the_scores(compared):

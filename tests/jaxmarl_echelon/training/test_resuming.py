@@ -69,6 +69,7 @@ def phased_run():
             ("checkpoint_every=8", "checkpoint_every", 8),
             ("episode_rows=5", "episode_rows", 5),
             ("precision=bf16", "algo.compute_dtype", "bf16"),
+            ("compilation=quick", "compilation", "quick"),
             ("tracking=quiet", "tracking.sinks.terminal", None),
             ("algo.learning_rate=1e-5", "algo.learning_rate", 1e-5),
             ("algo.value_clip=0.3", "algo.value_clip", 0.3),

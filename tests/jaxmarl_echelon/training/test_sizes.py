@@ -46,6 +46,7 @@ def test_a_role_has_sizes_of_its_own():
         (("algo=ppo", "algo.horizon=auto"), "horizon=auto: must be a whole number"),
         (("algo=a2c", "algo.horizon=auto"), "horizon=auto: must be a whole number"),
         (("precision=fp8",), "precision=fp8: must be float32 or bf16$"),
+        (("compilation=quik",), "compilation=quik: unknown; allowed: full, quick"),
     ],
 )
 def test_sizes_that_cannot_be_derived_are_refused(overrides, message):
