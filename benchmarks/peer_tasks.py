@@ -76,6 +76,7 @@ def battle(scenario: str, central: bool) -> Task:
         ),
         name,
         (f"MAP_NAME={scenario}", "WANDB_MODE=disabled"),
+        vmapped=True,
     )
 
 

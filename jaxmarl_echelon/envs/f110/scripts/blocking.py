@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxmarl_echelon.envs.base import ScriptedPolicy
-from jaxmarl_echelon.envs.f110.cars.simulation import SPEED, YAW, X, Y, poses_of
-from jaxmarl_echelon.envs.f110.state import ATTACKER, DEFENDER
+from jaxmarl_echelon.envs.f110.cars.simulation import SPEED, YAW, CarSimulation, X, Y, poses_of
+from jaxmarl_echelon.envs.f110.state import ATTACKER, DEFENDER, F110Params, F110State
 from physics.angles import wrap_angle
 from physics.boxes import corners_of_box
 from physics.mapbank import distance_at
@@ -42,46 +42,58 @@ class BlockingLaw(NamedTuple):
     off: Any
 
 
-# Laws by spawn point, for drivers that aim at the farthest point and, where they differ, at the gap's centre.
-# The search judged each with the weakest and the strongest driver of the phases.
+# Laws by spawn point, found by `benchmarks/blocking_search.py` with the starts of evaluations: for drivers that
+# aim at the farthest point, and for those that aim at the gap's centre.
 FARTHEST = {
     "pinch_right": BlockingLaw(
-        ((0.479, 0.173, 0.42), (0.369, -0.065, 0.144), (0.772, 0.791, -0.18)),
-        *(4.442, 2.058, 2.742, 1.267, 0.638, 0.408),
+        ((0.504, 0.205, 0.427), (0.38, -0.059, 0.143), (0.739, 0.813, -0.212)),
+        *(4.001, 2.121, 2.857, 1.131, 0.592, 0.404),
     ),
     "pinch_left": BlockingLaw(
-        ((0.519, 0.035, 0.392), (0.377, -0.061, 0.13), (0.895, 0.757, -0.169)),
-        *(3.776, 2.399, 2.741, 1.741, 0.608, 0.431),
+        ((0.511, -0.03, 0.413), (0.372, -0.061, 0.116), (0.808, 0.86, -0.155)),
+        *(3.964, 2.353, 2.803, 1.912, 0.618, 0.461),
     ),
     "pinch_ahead": BlockingLaw(
-        ((0.552, 0.132, 0.374), (0.368, -0.021, 0.064), (0.815, 0.657, -0.154)),
-        *(4.306, 2.637, 2.995, 1.057, 0.58, 0.409),
+        ((0.534, 0.137, 0.338), (0.372, -0.013, 0.047), (0.793, 0.713, -0.253)),
+        *(4.347, 2.833, 3.14, 0.994, 0.602, 0.408),
     ),
     "approach_0.0C": BlockingLaw(
-        ((0.538, 0.187, 0.399), (0.358, -0.046, 0.085), (0.769, 0.722, -0.104)),
-        *(4.095, 2.328, 2.71, 1.069, 0.6, 0.418),
+        ((0.547, 0.231, 0.346), (0.366, -0.025, 0.071), (0.677, 0.804, -0.194)),
+        *(4.629, 2.568, 2.711, 1.086, 0.578, 0.407),
     ),
     "approach_0.3L": BlockingLaw(
-        ((0.526, 0.12, 0.383), (0.373, -0.058, 0.066), (0.802, 0.797, -0.261)),
-        *(4.523, 1.704, 2.609, 1.146, 0.625, 0.446),
+        ((0.525, 0.071, 0.417), (0.397, -0.057, 0.072), (0.789, 0.769, -0.201)),
+        *(4.189, 1.69, 2.574, 1.025, 0.636, 0.407),
     ),
     "approach_0.3R": BlockingLaw(
-        ((0.494, 0.121, 0.442), (0.372, -0.025, 0.081), (0.749, 0.744, -0.14)),
-        *(4.535, 2.384, 2.705, 1.809, 0.686, 0.398),
+        ((0.526, 0.124, 0.425), (0.374, -0.013, 0.053), (0.734, 0.744, -0.14)),
+        *(4.438, 2.515, 2.862, 1.794, 0.667, 0.411),
     ),
 }
-CENTER = FARTHEST | {
+CENTER = {
     "pinch_right": BlockingLaw(
-        ((0.541, 0.093, 0.34), (0.409, -0.043, 0.137), (0.663, 0.697, -0.027)),
-        *(4.867, 1.561, 3.475, 3.012, 0.573, 0.681),
+        ((0.591, 0.027, 0.363), (0.409, -0.067, 0.171), (0.637, 0.855, 0.012)),
+        *(5.308, 0.688, 3.547, 2.989, 0.578, 0.72),
+    ),
+    "pinch_left": BlockingLaw(
+        ((0.553, -0.036, 0.386), (0.415, 0.019, 0.114), (0.592, 0.871, -0.085)),
+        *(4.022, 2.109, 2.879, 1.895, 0.568, 0.535),
+    ),
+    "pinch_ahead": BlockingLaw(
+        ((0.546, 0.15, 0.436), (0.476, 0.034, 0.123), (0.924, 0.772, -0.317)),
+        *(4.711, 3.076, 3.071, 1.146, 0.608, 0.473),
     ),
     "approach_0.0C": BlockingLaw(
-        ((0.53, 0.13, 0.321), (0.385, 0.036, 0.074), (0.72, 0.693, -0.21)),
-        *(3.463, 2.213, 2.477, 1.586, 0.543, 0.529),
+        ((0.591, 0.236, 0.316), (0.421, 0.051, 0.138), (0.595, 0.842, -0.231)),
+        *(4.988, 2.588, 2.805, 1.803, 0.584, 0.421),
+    ),
+    "approach_0.3L": BlockingLaw(
+        ((0.533, 0.135, 0.385), (0.4, -0.022, 0.15), (0.622, 0.728, -0.169)),
+        *(3.729, 1.748, 2.53, 1.148, 0.571, 0.47),
     ),
     "approach_0.3R": BlockingLaw(
-        ((0.516, 0.097, 0.487), (0.428, 0.038, 0.201), (0.555, 0.726, -0.279)),
-        *(4.237, 1.055, 2.733, 2.983, 0.754, 0.394),
+        ((0.534, -0.022, 0.503), (0.376, 0.006, 0.184), (0.53, 0.706, -0.219)),
+        *(4.558, 1.021, 2.814, 3.468, 0.759, 0.471),
     ),
 }
 # Spawn point whose law others take.
@@ -101,21 +113,38 @@ def make_blocking_attacker(env) -> ScriptedPolicy:
     defender's heading at the start, NaN before the first decision.
     """
     table = read_law_table(env.spec.tasks)
-    dt, bank = env.simulation.dt, env.simulation.bank
     low, high = (np.asarray(bound, np.float32) for bound in env.spec.role("attacker").action.bounds())
 
     def act(_key, memory, state, params):
-        mine, theirs = state.cars.state[ATTACKER], state.cars.state[DEFENDER]
-        heading = jnp.where(jnp.isnan(memory), theirs[YAW], memory)
         law = BlockingLaw(*(jnp.asarray(x)[params.ftg.farthest.astype(int), state.spawn] for x in table))
-        corners = corners_of_box(poses_of(theirs[None])[0], params.car.length, params.car.width)
-        room = jnp.min(distance_at(bank, state.map_index, corners))
-        leaves = (room < law.near) | (jnp.abs(wrap_angle(theirs[YAW] - heading)) > law.off)
-        phase = jnp.where(leaves, 2, jnp.where(state.step * dt < law.after, 0, 1))
-        command = track_pose(law, law.poses[phase], mine, theirs)
-        return heading, jnp.clip(command, low, high)[None]
+        memory, command = follow_law(law, memory, state, params, env.simulation)
+        return memory, jnp.clip(command, low, high)[None]
 
     return ScriptedPolicy(lambda: jnp.float32(jnp.nan), act)
+
+
+def follow_law(
+    law: BlockingLaw, memory: jax.Array, state: F110State, params: F110Params, simulation: CarSimulation
+) -> tuple[jax.Array, jax.Array]:
+    """Chooses a pose by the law and drives towards it.
+
+    Args:
+      law: the numbers, of this spawn point and driver.
+      memory: the defender's heading at the start, NaN before the first decision, rad.
+      state: true state of the episode.
+      params: parameters of the episode.
+      simulation: its step and its maps.
+
+    Returns:
+      the memory after the decision, and the command `[2]` (rad, m/s), not clipped.
+    """
+    mine, theirs = state.cars.state[ATTACKER], state.cars.state[DEFENDER]
+    heading = jnp.where(jnp.isnan(memory), theirs[YAW], memory)
+    corners = corners_of_box(poses_of(theirs[None])[0], params.car.length, params.car.width)
+    room = jnp.min(distance_at(simulation.bank, state.map_index, corners))
+    leaves = (room < law.near) | (jnp.abs(wrap_angle(theirs[YAW] - heading)) > law.off)
+    phase = jnp.where(leaves, 2, jnp.where(state.step * simulation.dt < law.after, 0, 1))
+    return heading, track_pose(law, law.poses[phase], mine, theirs)
 
 
 def track_pose(law: BlockingLaw, pose: jax.Array, mine: jax.Array, theirs: jax.Array) -> jax.Array:
