@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,13 +13,17 @@ from rich.console import Console
 from rich.table import Table
 
 from algos import compiler
+from algos.types import PyTree
 from jaxmarl_echelon import command_line, run_loading
 from jaxmarl_echelon.selfplay.ratings import SYSTEMS, rating_system
 from jaxmarl_echelon.tracking.pool_plot import matrix_plot
 from jaxmarl_echelon.training.acting.random_streams import Stream, stream_key
-from jaxmarl_echelon.training.config.role_assignment import POOL, SHARED
+from jaxmarl_echelon.training.config.role_assignment import POOL, SHARED, has_learner
 from jaxmarl_echelon.training.config.run_config import RunConfig
+from jaxmarl_echelon.training.host.resume import find_differences
 from jaxmarl_echelon.training.program import round_robin
+from jaxmarl_echelon.training.program.agents import acts_by_same_program
+from jaxmarl_echelon.training.program.program import Program
 from jaxmarl_echelon.training.program.round_robin import MatchRoles
 
 # Folded into the seed's key, to separate the ratings' key from that of the games.
@@ -46,9 +51,25 @@ def parse_tournament_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def load_entrants(path: str, checkpoint: str, snapshots: int):
-    """Loads a run's policies by name (the last learner and some of its pool), its program and its sides."""
-    folder, _, config, program, state = run_loading.load_run(path, checkpoint)
+class Entrants(NamedTuple):
+    """Policies of a run.
+
+    Attributes:
+      policies: states for acting by name: the last learner's and those of some snapshots.
+      program: the run's.
+      sides: the opposing roles, and the agent of the policies.
+      task: the run's setting `env`.
+    """
+
+    policies: dict[str, PyTree]
+    program: Program
+    sides: MatchRoles
+    task: dict[str, Any]
+
+
+def load_entrants(path: str, checkpoint: str, snapshots: int) -> Entrants:
+    """Loads a run's last learner and some of its pool."""
+    folder, facts, config, program, state = run_loading.load_run(path, checkpoint)
     sides = opposing_sides(config, program)
     owner = sides.ours if sides.ours in config.algos else program.role
     policy = sides.agent.policy_state(state.policies[owner])
@@ -58,7 +79,23 @@ def load_entrants(path: str, checkpoint: str, snapshots: int):
         past = list(run_loading.load_snapshots(folder, config, program, policy).items())
         chosen = np.unique(np.linspace(0, len(past) - 1, min(snapshots, len(past))).astype(int))
         found |= {f"{label} #{past[place][0]}": past[place][1] for place in chosen}
-    return found, program, sides
+    return Entrants(found, program, sides, facts["config"]["env"])
+
+
+def require_same_match(path: str, first: Entrants, other: Entrants) -> None:
+    """Checks that the policies of two runs can meet in the first run's task.
+
+    Raises:
+      ValueError: one line, if settings of the environment differ, or what the networks compute.
+    """
+    for key, (ours, theirs) in find_differences(first.task, other.task, "env").items():
+        raise ValueError(f"{path}: {key}={theirs}: must be {ours}, as in the first run")
+    role, agent = first.program.env.spec.role(first.sides.ours), first.sides.agent
+    (policy, *_) = other.policies.values()
+    if agent.digest != other.sides.agent.digest:
+        raise ValueError(f"{path}: must be trained on the base model of the first run")
+    if not acts_by_same_program(agent, other.sides.agent, policy, role):
+        raise ValueError(f"{path}: must have a network of the first run's shape, activation and distribution")
 
 
 def run_label(folder: Path) -> str:
@@ -75,6 +112,9 @@ def opposing_sides(config: RunConfig, program) -> MatchRoles:
         raise ValueError(f"{program.env.spec.name}: must have two roles with equal spaces, or turns")
     if first is last and not program.env.spec.turns:
         raise ValueError(f"{program.env.spec.name}: must have opposing roles, or turns")
+    if first is not last and has_learner(last.name, config.controllers[last.name]):
+        given = f"controllers.{last.name}={config.controllers[last.name]}"
+        raise ValueError(f"{given}: must not learn by itself, as the policy of {first.name} plays both roles")
     owner = config.controllers[first.name].removeprefix(SHARED).removeprefix(POOL)
     owner = owner if owner in program.agents else first.name
     return MatchRoles(first.name, last.name, program.agents[owner])
@@ -90,19 +130,16 @@ def main() -> None:
             raise command_line.UsageError(f"--{option}={value}: must be at least {least}")
     if arguments.rating not in SYSTEMS:
         raise command_line.UsageError(f"--rating={arguments.rating}: must be one of {', '.join(SYSTEMS)}")
-    policies, worlds = {}, set()
+    policies, first = {}, None
     for path in arguments.paths:
-        found, program, sides = load_entrants(path, arguments.checkpoint, arguments.snapshots)
-        round_robin.require_even_seats(program.env.spec, arguments.games)
-        worlds.add(sides.agent.digest)
-        if repeated := policies.keys() & found.keys():
+        found = load_entrants(path, arguments.checkpoint, arguments.snapshots)
+        first = found if first is None else first
+        round_robin.require_even_seats(first.program.env.spec, arguments.games)
+        if repeated := policies.keys() & found.policies.keys():
             raise ValueError(f"{path}: duplicate entry {min(repeated)}; runs must have different names")
-        policies |= found
-    shapes = {str(jax.tree.map(jnp.shape, policy)) for policy in policies.values()}
-    if len(shapes) > 1:
-        raise ValueError(f"{' '.join(arguments.paths)}: must have networks of one shape")
-    if len(worlds) > 1:
-        raise ValueError(f"{' '.join(arguments.paths)}: must be trained on one base model")
+        require_same_match(path, first, found)
+        policies |= found.policies
+    program, sides = first.program, first.sides
     together = jax.tree.map(lambda *x: jnp.stack(x), *policies.values())
     play = compiler.jit_evaluation(
         lambda policies, key, world: round_robin.play_round_robin(

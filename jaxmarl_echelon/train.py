@@ -25,6 +25,7 @@ from jaxmarl_echelon.command_line import AUTO, PACKAGED
 from jaxmarl_echelon.config_keys import unknown_key_message
 from jaxmarl_echelon.config_sources import MAIN, Sources
 from jaxmarl_echelon.envs import contract
+from jaxmarl_echelon.reporting.learning_curve import draw_learning_curve
 from jaxmarl_echelon.tracking import tables
 from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.training.config import base_models, build, input_files
@@ -166,7 +167,6 @@ class Job(NamedTuple):
       restore: `(checkpoint) -> state`, to check that a checkpoint can be resumed.
       replay_bytes: size of the replay buffers in bytes.
       members: names of a group's members, which are its subfolders; empty for a single run.
-      score: name of the score, or None.
       plans: role name to `UpdateSizes`, for roles that learn from segments.
       layout: the devices.
       held: see `input_files.policy_runs_in_state`.
@@ -178,7 +178,6 @@ class Job(NamedTuple):
     restore: Callable
     replay_bytes: int
     members: tuple[str, ...]
-    score: str | None
     plans: dict[str, UpdateSizes]
     layout: DeviceLayout
     held: Collection[str] = ()
@@ -205,12 +204,11 @@ def read_job(config: DictConfig, choices: dict[str, str], layout: DeviceLayout =
             vectorized_runs.train_group, members, resolved, layout=layout, base=base, plan=plan
         )
         restore = partial(group_members.read_group_checkpoint, members, program, plan=plan)
-        score = program.env.spec.score
         plans = build.update_sizes_of_learners(members[0].config)
         names = tuple(member.name for member in members)
         held = input_files.policy_runs_in_state(members[0].config)
         store = partial(base_models.store_bases, members[0].config, resolved)
-        return Job(resolved, together, restore, needed, names, score, plans, layout, held, store)
+        return Job(resolved, together, restore, needed, names, plans, layout, held, store)
     run = build.build_run_config(config)
     resolved = input_files.with_absolute_paths(resolved, input_files.hash_input_files(run))
     contract.require_traces(run.env)
@@ -218,11 +216,10 @@ def read_job(config: DictConfig, choices: dict[str, str], layout: DeviceLayout =
     program = make_program(run)
     alone = partial(loop.train_run, run, program, resolved, layout=layout)
     restore = partial(resuming.read_checkpoint, run, program)
-    score = program.env.spec.score
     plans = build.update_sizes_of_learners(run)
     held = input_files.policy_runs_in_state(run)
     store = partial(base_models.store_bases, run, resolved)
-    return Job(resolved, alone, restore, needed, (), score, plans, layout, held, store)
+    return Job(resolved, alone, restore, needed, (), plans, layout, held, store)
 
 
 def execute_job(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None = None) -> dict[str, Any]:
@@ -319,8 +316,7 @@ def conclude_job(job: Job, folder: Path, summary: dict) -> None:
     # Importing matplotlib takes as long as importing jax, and not every process draws.
     from jaxmarl_echelon.tracking import plots, pool_plot
 
-    tables_read = (folder / "metrics.csv", folder / "eval.csv")
-    plots.learning_curve(folder / "learning_curve.png", *tables_read, score=job.score)
+    draw_learning_curve(folder)
     if (folder / "pool.csv").exists():
         pool_plot.pool_plot(folder / "pool.png", folder / "pool.csv")
     if job.members:

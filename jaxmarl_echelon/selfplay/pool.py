@@ -30,6 +30,8 @@ from jaxmarl_echelon.selfplay.settings import IDLE, PoolSettings
 
 EMPTY, LEARNER, SNAPSHOT, FIXED = range(4)
 NO_ITERATION = -1
+# Share of a new entry's uncertainty below which a rating is sure: 2 of TrueSkill's 25/3.
+GATE_SHARE = 0.24
 # Parts of a learner's state stored in full precision: the observation normaliser and the hyperparameters.
 FULL_PRECISION_PARTS = ("observations", "hyper")
 
@@ -344,7 +346,10 @@ def should_take_snapshot(pool: Pool, state: PoolState) -> jax.Array:
     if settings.gate == "always":
         return due_now
     if settings.gate == "rated":
-        sure = pool.system.deviation(state.rating)[0] <= settings.gate_sigma
+        most = settings.gate_sigma
+        if most is None:
+            most = GATE_SHARE * pool.system.deviation(jnp.array([pool.system.prior]))[0]
+        sure = pool.system.deviation(state.rating)[0] <= most
         return due_now & sure & (state.played >= settings.gate_games)
     last = newest_snapshot(state)
     won, lost, drawn = state.wins[0, last], state.wins[last, 0], state.draws[0, last]

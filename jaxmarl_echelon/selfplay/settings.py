@@ -75,7 +75,7 @@ class PoolSettings:
       snapshot_every: updates between snapshots.
       gate: condition for taking a snapshot that is due, one of `GATES`.
       gate_games: games required by "rated" and "improved".
-      gate_sigma: maximum rating uncertainty of the learner for "rated".
+      gate_sigma: maximum rating uncertainty of the learner for "rated"; None: `GATE_SHARE` of a new entry's.
       gate_payoff: minimum decayed score against the newest snapshot for "improved".
       gate_timeout: updates after which "improved" is open unconditionally.
       evict: rule for the slot of a new snapshot if none is empty, one of `EVICTIONS`.
@@ -114,7 +114,7 @@ class PoolSettings:
     snapshot_every: int = FROM_FILE
     gate: str = FROM_FILE
     gate_games: int = FROM_FILE
-    gate_sigma: float = FROM_FILE
+    gate_sigma: float | None = FROM_FILE
     gate_payoff: float = FROM_FILE
     gate_timeout: int = FROM_FILE
     evict: str = FROM_FILE
@@ -220,6 +220,10 @@ class PoolSettings:
         for key in ("decay", "gate_payoff"):
             require_positive(f"pool.{key}", getattr(self, key), 1.0)
         require_range("pool.tau_frozen", self.tau_frozen, 0.0)
+        if self.gate == "rated" and self.rating == "elo":
+            raise ValueError(
+                "pool.gate=rated: needs a rating with an uncertainty, which pool.rating=elo is not"
+            )
 
     def _require_lags(self) -> None:
         lags = tuple(self.lag_range)

@@ -17,7 +17,6 @@ from jaxmarl_echelon import command_line, optional_packages, run_loading, train
 from jaxmarl_echelon.config_keys import flatten_leaves
 from jaxmarl_echelon.config_sources import Sources
 from jaxmarl_echelon.envs.drive.scenes import library
-from jaxmarl_echelon.tracking import plots
 from jaxmarl_echelon.training.host import loop
 
 
@@ -304,9 +303,9 @@ def test_scenes_are_built_after_all_other_settings_were_read(monkeypatch, capsys
 
 
 def test_stopped_run_prints_how_to_continue(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(plots, "learning_curve", lambda *_, **__: None)
+    monkeypatch.setattr(train, "draw_learning_curve", lambda _folder: None)
     folder = tmp_path / ("long" * 30) / "it's"
-    job = train.Job({}, None, None, 0, False, None, {}, None)
+    job = train.Job({}, None, None, 0, (), {}, None)
     train.conclude_job(job, folder, {"status": "stopped"})
     (hint,) = [line for line in capsys.readouterr().out.splitlines() if "continue" in line]
     assert shlex.split(hint.partition("continue with ")[2]) == [f"resume={folder}"]

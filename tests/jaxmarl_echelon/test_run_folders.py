@@ -85,7 +85,7 @@ def test_a_run_does_not_begin_in_a_folder_that_is_in_use(tmp_path):
     def written(*_):
         raise AssertionError("it has begun")
 
-    job = train.Job({}, written, None, 0, ("seed_0",), None, {}, None)
+    job = train.Job({}, written, None, 0, ("seed_0",), {}, None)
     with run_lock.hold_locks([tmp_path / "seed_0"]), pytest.raises(run_lock.LockedError, match="seed_0"):
         train.execute_job(job, tmp_path, None)
     assert [path.name for path in tmp_path.rglob("*")] == ["seed_0"]

@@ -145,7 +145,7 @@ def make_pool_role(
         number
         for number, name in names.items()
         if same_arrays_as(agents[owner], frozen[name].state)
-        and acts_by_same_program(agents[owner], frozen[name], config.env.spec.role(role))
+        and acts_by_same_program(agents[owner], *frozen[name], config.env.spec.role(role))
     )
     pool = make_pool(
         config.pool,
@@ -159,13 +159,13 @@ def make_pool_role(
     return PoolRole(role, owner, config.rival, pool, fixed)
 
 
-def acts_by_same_program(ours: Agent, theirs: FrozenPolicy, role: Role) -> bool:
-    """Whether a frozen policy acts by the same program as an agent."""
-    if ours.digest != theirs.agent.digest or not same_arrays_as(ours, theirs.state):
+def acts_by_same_program(ours: Agent, theirs: Agent, state: PyTree, role: Role) -> bool:
+    """Whether a policy, another agent with its `state` for acting, acts by the same program as an agent."""
+    if ours.digest != theirs.digest or not same_arrays_as(ours, state):
         return False
     # Language policies need a mask.
     mask = jnp.ones((1, role.size, role.action.mask_size), bool) if ours.digest else None
-    state, obs = theirs.state, jnp.zeros((1, role.size, *role.observation.shape), role.observation.dtype)
+    obs = jnp.zeros((1, role.size, *role.observation.shape), role.observation.dtype)
 
     def program(agent: Agent) -> tuple[str, list]:
         agent = agent._replace(asymmetric=False)
@@ -175,7 +175,7 @@ def acts_by_same_program(ours: Agent, theirs: FrozenPolicy, role: Role) -> bool:
         # The text of functions contains their addresses.
         return re.sub(r"0x[0-9a-f]+", "", str(traced)), traced.consts
 
-    (ours, our_consts), (other, their_consts) = program(ours), program(theirs.agent)
+    (ours, our_consts), (other, their_consts) = program(ours), program(theirs)
     return ours == other and all(map(np.array_equal, our_consts, their_consts))
 
 

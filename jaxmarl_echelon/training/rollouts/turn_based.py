@@ -135,23 +135,25 @@ def hold_environments(now: ActingSeat, held: jax.Array) -> ActingSeat:
     """Marks all agents as not alive in environments `held [E]`, whose next game has not begun yet."""
     time = now.view.time
     alive = {role: flag & ~held[:, None] for role, flag in time.alive.items()}
-    return now._replace(view=now.view._replace(time=time.replace(alive=alive)))
+    return now._replace(view=now.view._replace(time=time.replace(alive=alive)), held=held)
 
 
 def record_decision(collector: RolloutSpec, role: str, now: ActingSeat, choice: RecordedDecision) -> dict:
     """Record of a decision for a Rollout, without its outcome, leaves `[E, 1, ...]`.
 
-    With reward transforms it also has `seat`.
+    With reward transforms it also has `seat` and `held`.
     """
     time = now.view.time
-    told = {"seat": now.seat[:, None]} if collector.credits else {}
+    held = (jnp.zeros_like(now.reset) if now.held is None else now.held)[:, None]
+    told = {"seat": now.seat[:, None], "held": held} if collector.credits else {}
     return told | {
         "obs": learner_observations(collector.agents[role], time, role),
         "action": choice.action,
         "extras": choice.extras,
         "reset": now.reset[:, None],
         "alive": time.alive[role],
-        "skip": ~time.alive[role],
+        # A row before the game begins follows no decision that its reward could be credited to.
+        "skip": ~time.alive[role] & ~held,
         "mask": time.action_mask.get(role),
     }
 
@@ -242,9 +244,11 @@ def collect_turn_based(
     record, told, flow, quarantined = jax.tree.map(lambda x: x.reshape((plies,) + x.shape[2:]), played)
     record = jax.tree.map(lambda x: merge_phases(x.reshape((-1, turns) + x.shape[1:])), record)
     paid = jax.tree.map(lambda x: table.pick(x)[..., None], accumulate_outcomes(told))
-    seat = record.pop("seat", None)
+    seat, held = (record.pop(name, None) for name in ("seat", "held"))
     rollout = assemble_rollout(record, paid, carries)
-    story = TrajectoryInfo(seat, paid.ended, paid.score, won_by_invalid=paid.won_by_invalid)
+    # A game that began after the learner's ply and ended before its next one is no trajectory of it.
+    ended = paid.ended if held is None else paid.ended & ~held
+    story = TrajectoryInfo(seat, ended, paid.score, won_by_invalid=paid.won_by_invalid)
     stories = dict.fromkeys(collector.credits, story)
     return run, CollectedRollout({role.name: rollout}, {}, flow, quarantined, stories)
 

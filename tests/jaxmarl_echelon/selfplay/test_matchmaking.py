@@ -209,6 +209,7 @@ WRONG = [
     ({"mode": "elo"}, "pool.mode=elo: unknown; allowed: mirror, "),
     ({"mode": "fixed"}, "pool.fixed=[]: must name opponents"),
     ({"shares": {"mirror": 1, "magic": 1}}, "pool.shares.magic=1: unknown mode; allowed: mirror, "),
+    ({"gate": "rated", "rating": "elo"}, "pool.gate=rated: needs a rating with an uncertainty"),
     ({"groups": 1}, "pool.groups=1: too few for a mirror share of 0.5"),
     ({"hold": 0}, "pool.hold=0: must be a whole number of at least 1 or auto"),
     ({"hold": "episode"}, "pool.hold=episode: needs pool.acting=sorted or dense"),

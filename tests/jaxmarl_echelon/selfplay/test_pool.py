@@ -202,6 +202,7 @@ GATES = [
     ({"gate": "rated"}, [10, 0, 0], False),
     ({"gate": "rated", "gate_sigma": 8.0}, [60, 0, 60], True),
     ({"gate": "rated", "gate_sigma": 1e-3}, [60, 0, 60], False),
+    ({"gate": "rated"}, [60, 0, 60], False),
 ]
 
 
@@ -213,6 +214,20 @@ def test_gates(options, counts, taken):
     counts = jnp.asarray(np.eye(6, 1, -1, np.int32) * np.array(counts, np.int32))
     after = pool_lib.update_pool_state(pool, state, jax.random.key(1), counts, {"w": jnp.ones(3)})
     assert bool(after.taken == 2) == taken
+
+
+@pytest.mark.parametrize(("rating", "least"), [("trueskill", 2.0), ("glicko2", 84.0)])
+def test_a_rating_is_sure_in_the_unit_of_its_system(rating, least):
+    pool = pool_lib.make_pool(replace(SMALL, gate="rated", rating=rating, gate_games=1), 10, 5)
+    state = pool_lib.init_pool(pool, jax.random.key(0), {"w": np.zeros(3, np.float32)})
+    waited = state.replace(waited=jnp.int32(5), played=jnp.int32(1))
+    opened = [
+        bool(
+            pool_lib.should_take_snapshot(pool, waited.replace(rating=waited.rating.at[0, 1].set(deviation)))
+        )
+        for deviation in (0.99 * least, 1.01 * least)
+    ]
+    assert opened == [True, False]
 
 
 def test_groups_change_their_opponents_in_turn():

@@ -118,11 +118,38 @@ def test_many_games_of_a_tournament_give_ratings_that_expect_their_scores(name):
 )
 def test_invalid_tournaments_are_rejected_before_any_game(given, message, monkeypatch, tmp_path):
     program = SimpleNamespace(env=kuhn.make())
-    monkeypatch.setattr(cli, "load_entrants", lambda *given: ({"run": ()}, program, None))
+    monkeypatch.setattr(cli, "load_entrants", lambda *given: cli.Entrants({"run": ()}, program, None, {}))
     monkeypatch.setattr("sys.argv", ["tournament", "run", "--output", str(tmp_path / "out"), *given])
     with pytest.raises(ValueError) as error:
         cli.main()
     assert str(error.value) == message and not list(tmp_path.iterdir())
+
+
+def entrants(task=None, controllers=None, env=None, **algo):
+    """A run's entrants, without a checkpoint."""
+    env = kuhn.make() if env is None else env
+    algo = PPOConfig(horizon=4, widths=(4,), num_minibatches=1, epochs=1, **algo)
+    run = {"total_env_steps": 1000, "num_envs": 8, "controllers": controllers or {}}
+    config = RunConfig(env=env, algo=algo, curriculum=constant_curriculum, **run)
+    program = make_program(config)
+    sides = cli.opposing_sides(config, program)
+    policy = sides.agent.policy_state(sides.agent.init(jax.random.key(0)))
+    return cli.Entrants({"last": policy}, program, sides, task or {"stake": 1.0})
+
+
+def test_policies_meet_only_if_the_first_run_can_play_them():
+    first = entrants()
+    cli.require_same_match("b", first, entrants(learning_rate=0.5))
+    with pytest.raises(ValueError, match="^b: must have a network of the first run's shape, activation"):
+        cli.require_same_match("b", first, entrants(activation="relu"))
+    with pytest.raises(ValueError, match="^b: env.stake=2.0: must be 1.0, as in the first run$"):
+        cli.require_same_match("b", first, entrants({"stake": 2.0}))
+
+
+@pytest.mark.parametrize("controller", ["learner", "pool:red"])
+def test_roles_with_two_learners_have_no_tournament(controller):
+    with pytest.raises(ValueError, match=f"^controllers.red={controller}: must not learn by itself"):
+        entrants(env=Fickle(), controllers={"red": controller})
 
 
 def test_seeds_of_two_runs_have_different_names(tmp_path):

@@ -13,7 +13,7 @@ from jaxmarl_echelon import command_line
 from jaxmarl_echelon.config_sources import Sources
 from jaxmarl_echelon.training.acting.random_streams import run_key
 from jaxmarl_echelon.training.config import build
-from jaxmarl_echelon.training.program.agents import FrozenPolicy, acts_by_same_program, make_agents
+from jaxmarl_echelon.training.program.agents import acts_by_same_program, make_agents
 from jaxmarl_echelon.training.program.program import make_program
 
 SIZE = 70_001
@@ -115,4 +115,4 @@ def test_policies_over_different_worlds_do_not_act_by_the_same_program(digest, s
     ours = with_shared_numbers(make_agents(config())["player"])
     theirs = with_shared_numbers(make_agents(config())["player"], digest)
     state = theirs.policy_state(theirs.init(jax.random.key(0)))
-    assert acts_by_same_program(ours, FrozenPolicy(theirs, state), role) is same
+    assert acts_by_same_program(ours, theirs, state, role) is same

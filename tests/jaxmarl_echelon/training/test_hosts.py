@@ -278,6 +278,6 @@ def test_a_process_that_is_lost_during_a_save_is_not_taken_for_a_full_disk(
     ):
         monkeypatch.setattr(module, name, lambda *_: None)
     monkeypatch.setattr(processes, "broadcast_first", lambda text: text)
-    job = train.Job({}, saved, None, 0, (), None, (), None)
+    job = train.Job({}, saved, None, 0, (), {}, None)
     with pytest.raises(SystemExit, match=words):
         train.execute_job(job, tmp_path, None)
