@@ -7,6 +7,7 @@ import numpy as np
 from physics.polylines import segment_distance
 
 _FEW = 1 << 20  # distances computed at a time
+_CORNERS = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]])  # of a square of side 2
 
 
 class Grid(NamedTuple):
@@ -47,7 +48,34 @@ def list_segments_in_reach(grid: Grid, segments: np.ndarray, reach: float) -> np
     segments within `reach` of the point, as long as the grid covers all segments.
     """
     row, column, which = _close(grid, segments, reach)
-    cell = row * grid.columns + column
+    return _fill_table(grid, row * grid.columns + column, which)
+
+
+def list_nearest_candidates(grid: Grid, segments: np.ndarray, reach: float) -> np.ndarray:
+    """Lists the segments that may be nearest to a point within `reach` of each square.
+
+    Ids are ascending, `[rows, columns, E]` int16, then -1; E is the longest list, at least 1. A segment is
+    left out if even from the square's farthest corner another one is nearer than it is to the square, by
+    twice the reach.
+    """
+    centres, cells, ids = grid.centres().reshape(-1, 2), [np.zeros(0, int)], [np.zeros(0, int)]
+    at_once = max(1, _FEW // max(1, len(segments)))
+    for start in range(0, len(centres) if len(segments) else 0, at_once):
+        some = centres[start : start + at_once]
+        apart = segment_distance(some[:, None], segments)
+        bound = apart.min(1, keepdims=True) + np.sqrt(2) * grid.cell + 2 * reach
+        cell, which = np.nonzero(apart <= bound)
+        farthest = segment_distance(some[cell, None] + _CORNERS * grid.cell / 2, segments[which, None]).max(1)
+        limit = np.full(len(some), np.inf)
+        np.minimum.at(limit, cell, farthest)
+        near = _square_distance(some[cell], grid.cell / 2, segments[which]) <= limit[cell] + 2 * reach
+        cells.append(cell[near] + start)
+        ids.append(which[near])
+    return _fill_table(grid, np.concatenate(cells), np.concatenate(ids))
+
+
+def _fill_table(grid: Grid, cell: np.ndarray, which: np.ndarray) -> np.ndarray:
+    """Returns ascending ids `[rows, columns, E]` int16, then -1, of pairs `[P]` of a square and a segment."""
     order = np.lexsort((which, cell))
     cell, which = cell[order], which[order]
     counts = np.bincount(cell, minlength=grid.rows * grid.columns)
@@ -78,8 +106,7 @@ def _close(grid: Grid, segments: np.ndarray, reach: float) -> tuple[np.ndarray, 
 
 def _square_distance(centre: np.ndarray, half: float, segments: np.ndarray) -> np.ndarray:
     """Returns the distances `[P]` of squares to segments, pair by pair."""
-    signs = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * half
-    corners = segment_distance(centre[:, None] + signs, segments[:, None]).min(1)
+    corners = segment_distance(centre[:, None] + _CORNERS * half, segments[:, None]).min(1)
     ends = segments.reshape(-1, 2, 2) - centre[:, None]
     outside = np.maximum(np.abs(ends) - half, 0.0)
     apart = np.minimum(corners, np.sqrt((outside**2).sum(-1)).min(1))

@@ -13,7 +13,7 @@ from jaxmarl_echelon.envs.drive.scenes.raw_scene import SAMPLES, STEP, RawScene,
 
 AGENTS, BODIES = 4, 8
 LENGTH = 200.0
-_CAR, _TRUCK, _BIKE, _WALKER = (4.5, 2.0, 1.5), (7.0, 2.4, 3.0), (1.8, 0.7, 1.7), (0.6, 0.6, 1.7)
+CAR, _TRUCK, _BIKE, _WALKER = (4.5, 2.0, 1.5), (7.0, 2.4, 3.0), (1.8, 0.7, 1.7), (0.6, 0.6, 1.7)
 
 
 def _line(kind: str, element: int, number: int, *points) -> Road:
@@ -38,18 +38,18 @@ def roads() -> tuple[Road, ...]:
 
 # x, y, heading, speed, size, type; everybody goes straight on at a constant speed.
 MIXED = (
-    (10.0, -1.75, 0.0, 8.0, _CAR, VEHICLE),
-    (150.0, 1.75, np.pi, 10.0, _CAR, VEHICLE),
+    (10.0, -1.75, 0.0, 8.0, CAR, VEHICLE),
+    (150.0, 1.75, np.pi, 10.0, CAR, VEHICLE),
     (40.0, -1.75, 0.0, 12.0, _TRUCK, VEHICLE),
-    (100.0, 1.75, np.pi, 9.0, _CAR, VEHICLE),
-    (70.0, -1.75, 0.0, 12.0, _CAR, VEHICLE),
+    (100.0, 1.75, np.pi, 9.0, CAR, VEHICLE),
+    (70.0, -1.75, 0.0, 12.0, CAR, VEHICLE),
     (20.0, -3.2, 0.0, 4.0, _BIKE, CYCLIST),
     (110.0, -3.0, np.pi / 2, 0.9, _WALKER, PEDESTRIAN),
-    (74.0, 30.0, -np.pi / 2, 0.0, _CAR, VEHICLE),
+    (74.0, 30.0, -np.pi / 2, 0.0, CAR, VEHICLE),
 )
 FOLLOWING = (
-    (30.0, -1.75, 0.0, 3.0, _CAR, VEHICLE),
-    (10.0, -1.75, 0.0, 3.0, _CAR, VEHICLE),
+    (30.0, -1.75, 0.0, 3.0, CAR, VEHICLE),
+    (10.0, -1.75, 0.0, 3.0, CAR, VEHICLE),
 )
 
 
@@ -78,9 +78,11 @@ def scene(bodies=MIXED, samples: int = SAMPLES, goal: float | None = None) -> Ra
     )
 
 
-def bank_of(*scenes: RawScene, agents: int = AGENTS, bodies: int = BODIES, control="vehicles") -> SceneBank:
+def bank_of(
+    *scenes: RawScene, agents: int = AGENTS, bodies: int = BODIES, control="vehicles", init_step: int = 0
+) -> SceneBank:
     """A bank of scenes."""
-    casting = SlotSettings(agents=agents, bodies=bodies, control=control)
+    casting = SlotSettings(agents=agents, bodies=bodies, control=control, init_step=init_step)
     arrays = stack_scenes([build_scene_arrays(one, casting)[0] for one in scenes])
     bank = SceneBank(**arrays, kind=np.zeros(len(scenes), np.int32))
     return jax.device_put(bank)

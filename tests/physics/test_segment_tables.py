@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 
 from physics.polylines import segment_distance
-from physics.segment_tables import grid_over, list_nearest_segments, list_segments_in_reach
+from physics.segment_tables import (
+    grid_over,
+    list_nearest_candidates,
+    list_nearest_segments,
+    list_segments_in_reach,
+)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +54,25 @@ def test_nearest_lists_are_sorted_and_complete(segments):
         assert listed[listed >= 0].tolist() == expected
 
 
+@pytest.mark.parametrize("reach", [0.0, 3.5])
+def test_candidates_hold_the_nearest_segment_of_any_point(segments, reach):
+    # Few segments on one side, so that most squares are far from all of them.
+    few = segments[segments[:, 0] < -20][:40]
+    grid = grid_over(np.concatenate([few, [[60.0, 60.0, 60.0, 60.0]]]), 5.0)
+    table = list_nearest_candidates(grid, few, reach)
+    rng = np.random.default_rng(5)
+    square = rng.integers(0, [grid.columns, grid.rows], (4000, 2))
+    angle = rng.uniform(0, 2 * np.pi, 4000)
+    away = reach * rng.uniform(0, 1, (4000, 1)) * np.stack([np.cos(angle), np.sin(angle)], axis=-1)
+    points = grid.origin + 5.0 * (square + rng.uniform(0, 1, (4000, 2))) + away
+    nearest = segment_distance(points[:, None], few).argmin(1)
+    listed = table[square[:, 1], square[:, 0]]
+    assert (listed == nearest[:, None]).any(1).all()
+    assert (listed >= 0).sum(1).mean() < len(few) / 2
+
+
 def test_no_segments_make_empty_lists():
     grid = grid_over(np.zeros((0, 4)), 5.0)
+    assert list_nearest_candidates(grid, np.zeros((0, 4)), 4.0).tolist() == [[[-1]]]
     assert list_segments_in_reach(grid, np.zeros((0, 4)), 4.0).tolist() == [[[-1]]]
     assert list_nearest_segments(grid, np.zeros((0, 4)), 2, 60.0).tolist() == [[[-1, -1]]]

@@ -58,6 +58,8 @@ class SceneBank(struct.PyTreeNode):
       view_edges: `[S, Y2, X2, 32]` int16 the road edges nearest to the centre of each square of `VIEW_CELL`,
         nearest first, up to `VIEW_REACH`.
       view_lanes: `[S, Y2, X2, 24]` int16 likewise the lane segments, without bike lanes.
+      nearest_edges: `[S, Y, X, E]` int16 all road edges that may be nearest to a corner of a body in each
+        square of `CELL`, ascending; None unless requested.
       spiral: `[S, Y, X, 202]` int16 the uncut segments that PufferDrive shows to a body in each square of
         `CELL`, in its order, between two empty places; None unless requested.
       spiral_row: `[S, W + 1, 7]` float32 features of uncut segments, see `features.puffer_table`, and of an
@@ -65,7 +67,7 @@ class SceneBank(struct.PyTreeNode):
       origin: `[S, 2]` float32 corner of cell [0, 0] of both kinds of squares.
       cells: `[S, 2]` int32 number of columns and rows of squares of `CELL` in the scene; indices are clipped
         to these, those of `VIEW_CELL` to half of them, rounded up. With clipped indices, look-ups outside the
-        squares are exact too.
+        squares are exact too, except in `nearest_edges`.
       sign: `[S, P, 2]` float32 stop signs; nan for padding.
       kind: `[S]` int32 index into the kinds that `Scenes` names.
     """
@@ -110,6 +112,7 @@ class SceneBank(struct.PyTreeNode):
     cells: jax.Array
     sign: jax.Array
     kind: jax.Array
+    nearest_edges: jax.Array | None = None
     spiral: jax.Array | None = None
     spiral_row: jax.Array | None = None
 

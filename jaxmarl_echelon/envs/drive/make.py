@@ -18,6 +18,7 @@ from jaxmarl_echelon.envs.drive.env import Drive
 from jaxmarl_echelon.envs.drive.observing.layout import PUFFER
 from jaxmarl_echelon.envs.drive.observing.spiral import spiral_rows, spiral_tables
 from jaxmarl_echelon.envs.drive.scenes import library
+from jaxmarl_echelon.envs.drive.scenes.arrays import make_nearest_edge_tables
 from jaxmarl_echelon.envs.drive.scenes.library import Scenes
 from jaxmarl_echelon.envs.drive.scenes.raw_scene import NO_LIMIT
 from jaxmarl_echelon.envs.drive.scenes.settings import SceneSettings
@@ -95,6 +96,9 @@ def _assemble_environment(
         segment, kind, *grid = map(np.asarray, (bank.whole, bank.whole_kind, bank.origin, bank.cells))
         tables = spiral_tables(segment, kind, *grid, bank.near_lanes.shape[1:3])
         bank = bank.replace(spiral=tables, spiral_row=spiral_rows(segment, kind))
+    signed = driving.offroad_test == "signed"
+    if signed:
+        bank = bank.replace(nearest_edges=make_nearest_edge_tables(bank))
     bank = jax.tree.map(jnp.asarray, bank)
     moves, share = make_dynamics(driving.dynamics), choose_chunk_share(scenes.bank, observing.layout)
     simulation = TrafficSimulation(
@@ -105,7 +109,7 @@ def _assemble_environment(
         agents=bank.learner.shape[1],
         init_step=world.init_step,
         wheelbase=driving.wheelbase_ratio or moves.wheelbase,
-        signed=driving.offroad_test == "signed",
+        signed=signed,
         enforces_lights=driving.lights == ENFORCE,
         share=share,
         bikes=bool((np.asarray(bank.segment_kind) == BIKE_LANE).any()),

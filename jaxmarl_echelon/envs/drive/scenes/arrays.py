@@ -9,16 +9,24 @@ from dataclasses import replace
 import numpy as np
 
 from jaxmarl_echelon.envs.drive import codes
+from jaxmarl_echelon.envs.drive.bank import SceneBank
 from jaxmarl_echelon.envs.drive.scenes import learners
 from jaxmarl_echelon.envs.drive.scenes.gates import make_light_gates, make_sign_gates
 from jaxmarl_echelon.envs.drive.scenes.lanes import SceneSegments, make_segments, make_uncut_segments
 from jaxmarl_echelon.envs.drive.scenes.learners import SlotAssignment, SlotSettings
 from jaxmarl_echelon.envs.drive.scenes.raw_scene import NO_LIMIT, RawScene, Route
 from physics.polylines import arc_lengths, drop_repeated_points, point_headings, segment_distance
-from physics.segment_tables import Grid, grid_over, list_nearest_segments, list_segments_in_reach
+from physics.segment_tables import (
+    Grid,
+    grid_over,
+    list_nearest_candidates,
+    list_nearest_segments,
+    list_segments_in_reach,
+)
 
 VERSION = 3  # of the construction of arrays; part of the cache key of banks
 Arrays = dict[str, np.ndarray]
+_ROUNDING = 1e-3  # m by which reaches are enlarged, as the simulation computes in float32
 _ROUND = 64  # segments and lanes of a bank are padded to multiples of this
 
 
@@ -200,20 +208,20 @@ def _roads(roads: SceneSegments) -> Arrays:
 
 
 def _tables(roads: SceneSegments, reach: float) -> Arrays:
-    # In float32, as in the simulation; a margin of 1 mm covers its rounding.
+    # In float32, as in the simulation.
     segment = roads.segment.astype(np.float32).astype(float)
     bounding = np.isin(roads.kind, (codes.LANE, codes.BIKE_LANE, codes.EDGE, codes.LINE))
     grid = grid_over(segment[bounding], codes.CELL)
     view = Grid(grid.origin, -(-grid.columns // 2), -(-grid.rows // 2), codes.VIEW_CELL)
     return {
-        "near_edges": _of(list_segments_in_reach, roads, segment, (codes.EDGE,), grid, reach + 1e-3),
+        "near_edges": _of(list_segments_in_reach, roads, segment, (codes.EDGE,), grid, reach + _ROUNDING),
         "near_lanes": _of(
             list_segments_in_reach,
             roads,
             segment,
             (codes.LANE, codes.BIKE_LANE),
             grid,
-            codes.LANE_REACH + 1e-3,
+            codes.LANE_REACH + _ROUNDING,
         ),
         "view_edges": _of(
             list_nearest_segments, roads, segment, (codes.EDGE,), view, codes.VIEW_EDGES, codes.VIEW_REACH
@@ -233,6 +241,22 @@ def _of(
     ids = np.flatnonzero(np.isin(roads.kind, kinds))
     found = table(grid, segment[ids], *how)
     return np.where(found >= 0, np.append(ids, -1)[found], -1)
+
+
+def make_nearest_edge_tables(bank: SceneBank) -> np.ndarray:
+    """Tables `bank.nearest_edges` of all scenes, `[S, Y, X, E]` int16, -1 for padding."""
+    tables = []
+    for scene in range(len(bank.kind)):
+        segment, origin, size = (np.asarray(x[scene], float) for x in (bank.segment, bank.origin, bank.size))
+        columns, rows = np.asarray(bank.cells[scene]).tolist()
+        ids = np.flatnonzero(np.asarray(bank.segment_kind[scene]) == codes.EDGE)
+        reach = np.hypot(*size.T).max() / 2 + _ROUNDING
+        found = list_nearest_candidates(Grid(origin, columns, rows, codes.CELL), segment[ids], reach)
+        tables.append(np.where(found >= 0, np.append(ids, -1)[found], -1))
+    result = np.full((len(tables), *np.max([one.shape for one in tables], axis=0)), -1, np.int16)
+    for scene, one in enumerate(tables):
+        result[(scene, *map(slice, one.shape))] = one
+    return result
 
 
 # Name -> type and padding of an array; the axes in _ROUNDED are padded to multiples of _ROUND.

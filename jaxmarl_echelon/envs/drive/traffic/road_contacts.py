@@ -87,7 +87,7 @@ def touches_road_edge(
     """Returns whether bodies `[A]` touch a road edge; pedestrians never count as off-road.
 
     Args:
-      bank: the scenes.
+      bank: the scenes, with `nearest_edges` if `signed`.
       scene: int32.
       motion: of the bodies.
       size: `[A, 2]`.
@@ -99,7 +99,9 @@ def touches_road_edge(
     hit = segments_meet_box(edges.segments, motion.x[:, None], motion.y[:, None], cos, sin, size[:, None])
     out = jnp.any(hit & edges.there, axis=-1)
     if signed:
-        out = out | _beyond(edges, motion, size)
+        assert bank.nearest_edges is not None, "the signed test needs the nearest edges"
+        nearest = look_up_segments(bank, bank.nearest_edges, scene, motion.x, motion.y, CELL)
+        out = out | _beyond(nearest, motion, size)
     return out & (kind != PEDESTRIAN)
 
 

@@ -10,10 +10,12 @@ from drive_runs import programs, scripted
 from drive_scenes import FOLLOWING, MIXED, bank_of, scene, small_bank
 
 from jaxmarl_echelon.envs.drive.codes import EDGE, LANE, LIGHTS
+from jaxmarl_echelon.envs.drive.scenes.arrays import make_nearest_edge_tables
 from jaxmarl_echelon.envs.drive.scenes.raw_scene import Light, Road
 from jaxmarl_echelon.envs.drive.state import RouteProgress
 from jaxmarl_echelon.envs.drive.traffic import road_contacts, routes, scripted_bodies
 from physics.bicycle import Motion
+from physics.boxes import corners_of_box
 from physics.segments import match_lane, segments_between, segments_meet_box
 
 
@@ -75,6 +77,16 @@ def test_tables_equal_a_search_of_all_segments():
     found = offroad(bank, jnp.int32(0), motion, size, jnp.zeros(2000, jnp.int8), signed=False)
     np.testing.assert_array_equal(found, hit.any(-1))
     assert 50 < int(found.sum()) < 1950
+    corners = jax.vmap(corners_of_box)(jnp.stack(motion[:3], axis=-1), size[:, 0], size[:, 1])
+    side = jax.jit(road_contacts.road_edge_distance)(segments, kind == EDGE, corners)
+    signed = bank.replace(nearest_edges=make_nearest_edge_tables(bank))
+    found = offroad(signed, jnp.int32(0), motion, size, jnp.zeros(2000, jnp.int8), signed=True)
+    ends = bank.segment[0][kind >= 0].reshape(-1, 2)
+    place = jnp.stack([motion.x, motion.y], axis=-1)
+    inside = np.asarray(((place > ends.min(0)) & (place < ends.max(0))).all(-1))
+    far = inside & (np.abs(side) > 10.0).all(-1)
+    np.testing.assert_array_equal(found[inside], (hit.any(-1) | (side > 0).any(-1))[inside])
+    assert 100 < far.sum() < inside.sum() < 1900 and found[far].all()
     everything = jnp.broadcast_to(kind == LANE, (2000, kind.shape[0]))
     wide = jax.tree.map(lambda x: jnp.broadcast_to(x, (2000, *x.shape)), segments)
     brute = jax.jit(match_lane)(wide, everything, motion.x, motion.y, jnp.array(cos), jnp.array(sin))
@@ -89,12 +101,14 @@ def test_tables_equal_a_search_of_all_segments():
 
 def test_signed_offroad_test_counts_corners_beyond_an_edge():
     bank = small_bank()
+    bank = bank.replace(nearest_edges=make_nearest_edge_tables(bank))
     x, y = np.array([100.0, 100.0, 100.0]) - MIDDLE[0], np.array([-1.75, -9.0, 9.0]) - MIDDLE[1]
     motion = Motion(jnp.array(x, jnp.float32), jnp.array(y, jnp.float32), jnp.zeros(3), jnp.zeros(3))
     size, kind = jnp.broadcast_to(jnp.array([4.5, 2.0]), (3, 2)), jnp.zeros(3, jnp.int8)
     plain = offroad(bank, jnp.int32(0), motion, size, kind, signed=False)
     assert not np.asarray(plain).any()
-    assert not bool(offroad(bank, jnp.int32(0), motion, size, kind, signed=True)[0])
+    signed = offroad(bank, jnp.int32(0), motion, size, kind, signed=True)
+    np.testing.assert_array_equal(signed, [False, True, True])
     walker = jnp.full(3, 1, jnp.int8)
     assert not np.asarray(offroad(bank, jnp.int32(0), motion, size, walker, signed=True)).any()
 
