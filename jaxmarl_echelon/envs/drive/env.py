@@ -72,6 +72,7 @@ class Drive(Environment):
         steps: int,
         held_out: tuple[int, int],
         kinds: tuple[str, ...],
+        ends_early: bool = True,
         change=None,
         lines: tuple[str, ...] = (),
     ):
@@ -85,12 +86,14 @@ class Drive(Environment):
           steps: decisions of an episode.
           held_out: index of the first evaluation scene in the bank, and the number of evaluation scenes.
           kinds: names of the kinds of scenes.
+          ends_early: whether episodes may end before the last decision.
           change: `(params, settings) -> params`, for curricula.
           lines: description of the scenes: a summary, then lines about skipped files and bodies and
             unreachable goals.
         """
         self.simulation, self.view, self.reward, self.steps = simulation, view, reward, steps
         self._params, self._held_out, self._change, self._lines = params, held_out, change, lines
+        self._ends_early = ends_early
         self._new_goals = int(params.goal_behavior) == NEW_GOAL
         role = Role(
             VEHICLE_ROLE,
@@ -272,12 +275,14 @@ class Drive(Environment):
         """Sets flags and observations at the end of a step.
 
         Truncates at the last decision or, with `early_end`, once every learner has finished its first
-        attempt.
+        attempt. Without `ends_early`, episodes without living learners go on to the last decision.
         """
-        waiting = jnp.any(state.alive & state.record.first)
-        last = (state.step >= self.steps) | (params.early_end & ~waiting)
+        over = last = state.step >= self.steps
+        if self._ends_early:
+            waiting = jnp.any(state.alive & state.record.first)
+            last |= params.early_end & ~waiting
+            over = last | ~jnp.any(state.alive)
         truncated = state.alive & last
-        over = last | ~jnp.any(state.alive)
         time = self._show(state, terminated, truncated, over)
         return state.replace(alive=state.alive & ~last), time
 

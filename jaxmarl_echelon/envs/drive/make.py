@@ -65,7 +65,10 @@ def _read_settings(
     chosen = readers.unflatten_settings(DriveSettings, given)
     settings.check_condition(chosen.observing.condition, reward)
     settings.check_lights(chosen.driving.lights, reward)
-    limits = DriveLimits(new_goals=chosen.rules.goal_behavior == "new_goal")
+    limits = DriveLimits(
+        new_goals=chosen.rules.goal_behavior == "new_goal",
+        ends_early=chosen.rules.early_end != settings.NEVER,
+    )
     return chosen, limits, readers.read_all(settings.READERS, chosen, limits)
 
 
@@ -120,6 +123,7 @@ def _assemble_environment(
         reward,
         params,
         steps=driving.steps,
+        ends_early=limits.ends_early,
         held_out=scenes.held_out,
         kinds=scenes.kinds,
         change=partial(settings.change_drive_params, limits=limits, reward=reward),

@@ -31,6 +31,7 @@ from jaxmarl_echelon.envs.settings import (
 OFFROAD_TESTS = ("crossing", "signed")
 ANY_SPEED = 1e6
 RED_LIGHT = "red_light"
+NEVER = "never"
 MOST_PARTNERS = 63
 
 
@@ -64,7 +65,7 @@ class DrivingSettings(Settings):
 
 @dataclass(frozen=True)
 class EndingSettings(Settings):
-    """Settings of goals and endings; all may change between episodes, except to or from `new_goal`."""
+    """Goals and endings; all may change between episodes, except to or from `new_goal` and `never`."""
 
     goal_behavior: str = FROM_FILE
     goal_radius: float = FROM_FILE
@@ -72,7 +73,7 @@ class EndingSettings(Settings):
     goal_distance: Sequence[float] = FROM_FILE
     collision_behavior: str = FROM_FILE
     offroad_behavior: str = FROM_FILE
-    early_end: bool = FROM_FILE
+    early_end: bool | str = FROM_FILE
 
 
 @dataclass(frozen=True)
@@ -108,9 +109,11 @@ class DriveLimits(NamedTuple):
 
     Attributes:
       new_goals: whether learners of this program may get new goals.
+      ends_early: whether episodes of this program may end before the last decision.
     """
 
     new_goals: bool
+    ends_early: bool
 
 
 DriveReader = tuple[str, Callable[[Any, DriveLimits], jax.Array]]
@@ -135,6 +138,12 @@ def _goal_speed(value, _limits: DriveLimits) -> jax.Array:
     return jnp.float32(ANY_SPEED if value is None else read_number("goal_speed", value, 0.0, ANY_SPEED))
 
 
+def _early_end(value, limits: DriveLimits) -> jax.Array:
+    if value == NEVER and limits.ends_early:
+        raise ValueError(f"env.early_end={value}: must be true or false in this run")
+    return jnp.bool_(value != NEVER and read_switch("early_end", value))
+
+
 READERS: dict[str, DriveReader] = {
     "goal_behavior": ("goal_behavior", _goal_behavior),
     "collision_behavior": _infraction("collision_behavior"),
@@ -148,7 +157,7 @@ READERS: dict[str, DriveReader] = {
         "goal_distance",
         lambda value, _: jnp.asarray(read_interval("goal_distance", value, 1.0, 1000.0), jnp.float32),
     ),
-    "early_end": ("early_end", lambda value, _: jnp.bool_(read_switch("early_end", value))),
+    "early_end": ("early_end", _early_end),
 }
 
 

@@ -41,7 +41,7 @@ class DriveComparison(base.Comparison):
     """Compares rollouts of held-out scenes with their recordings, from sample 10 to the last.
 
     In these rollouts goals stop learners and infractions have no effect, so that every learner is present to
-    the end.
+    the end. The other bodies move on when the last learner has stopped.
     """
 
     rollouts = ROLLOUTS
@@ -51,7 +51,8 @@ class DriveComparison(base.Comparison):
         self.bank, self.first, self.episodes = bank, *held_out
         ignored = dict.fromkeys(("collision_behavior", "offroad_behavior"), "ignore")
         steps = bank.recording.shape[1] - 1 - FIRST
-        self.settings = {"init_step": FIRST, "steps": steps, "goal_behavior": "stop"} | ignored
+        whole = {"init_step": FIRST, "steps": steps, "early_end": "never"}
+        self.settings = whole | {"goal_behavior": "stop"} | ignored
 
     @staticmethod
     def snapshot(state: DriveState, _params, _time) -> Poses:

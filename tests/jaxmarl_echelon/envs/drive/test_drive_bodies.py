@@ -6,12 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from drive_runs import programs, scripted
-from drive_scenes import FOLLOWING, MIXED, bank_of, scene, small_bank
+from drive_runs import Programs, drive, programs, scripted
+from drive_scenes import CAR, FOLLOWING, MIXED, bank_of, scene, small_bank
 
-from jaxmarl_echelon.envs.drive.codes import EDGE, LANE, LIGHTS
+from jaxmarl_echelon.envs.drive.codes import EDGE, LANE, LIGHTS, VEHICLE
+from jaxmarl_echelon.envs.drive.measures.rollouts import FIRST, DriveComparison
 from jaxmarl_echelon.envs.drive.scenes.arrays import make_nearest_edge_tables
-from jaxmarl_echelon.envs.drive.scenes.raw_scene import Light, Road
+from jaxmarl_echelon.envs.drive.scenes.raw_scene import Gate, Light, Road, Route
 from jaxmarl_echelon.envs.drive.state import RouteProgress
 from jaxmarl_echelon.envs.drive.traffic import road_contacts, routes, scripted_bodies
 from physics.bicycle import Motion
@@ -53,6 +54,33 @@ def test_pedestrians_replay_and_scripted_drivers_brake_for_bodies_ahead(shared):
     for slot in np.flatnonzero(kinds == 1):
         poses = np.stack([np.asarray(state.motion.y)[slot] for state in states])
         np.testing.assert_allclose(poses, bank.recording[0, : len(states), slot, 1], atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def replayed():
+    """Programs of rollouts among replayed traffic: a goal that is reached soon, and a junction."""
+    settings = DriveComparison(small_bank(), (0, 1)).settings
+    oncoming = scene((FOLLOWING[0], (150.0, 1.75, np.pi, 10.0, CAR, VEHICLE)), goal=12.0)
+    # A side road meets the lane at x = 72 m; it has priority, and its car is there from 2.3 to 3.9 s.
+    crossing = scene(((35.0, -1.75, 0.0, 8.0, CAR, VEHICLE), (72.0, 40.0, -np.pi / 2, 10.0, CAR, VEHICLE)))
+    along, down = np.array([[35.0, -1.75], [190.0, -1.75]]), np.array([[72.0, 40.0], [72.0, -90.0]])
+    routes_ = tuple(
+        Route(points, np.full(2, 10.0), (Gate(arc, arc + 12.0, 0, False, main),))
+        for points, arc, main in ((along, 30.0, False), (down, 35.0, True))
+    )
+    crossing = replace(
+        crossing, routes=routes_, junctions=np.array([[72.0, 0.0, 6.0]]), conflict=~np.eye(2, dtype=bool)
+    )
+    bank = bank_of(oncoming, crossing, agents=1, bodies=2, init_step=FIRST)
+    return Programs(drive(bank, others="replay", **settings))
+
+
+def test_traffic_of_a_comparison_moves_on_when_all_learners_have_stopped(replayed):
+    states, times = replayed.play(scripted(replayed.env, "idle"), 0)
+    assert not np.asarray(states[-2].alive).any() and len(states) == 91 - FIRST
+    found = DriveComparison.snapshot(states[-1], None, None)
+    np.testing.assert_array_equal(found.pose[1], replayed.env.bank.recording[0, 90, 1, :3])
+    assert sum(bool(time.over) for time in times) == 1
 
 
 def everywhere(count: int, seed: int) -> Motion:

@@ -86,6 +86,14 @@ def test_new_goals_conditioning_and_the_puffer_layout(rich):
     assert set(np.unique(roads[roads.any(1)][:, 6])) == {0.0, 1.0, 2.0}
 
 
+@pytest.mark.parametrize(
+    "early_end, allowed", [("never", "true or false in this run"), ("no", "true or false")]
+)
+def test_episodes_that_never_end_early_need_their_own_program(early_end, allowed):
+    with pytest.raises(ValueError, match=rf"^env.early_end={early_end}: must be .*{allowed}$"):
+        programs().env.task_params({"early_end": early_end})
+
+
 def test_partners_are_the_nearest_bodies_and_ghosts_are_not_among_them():
     shared = programs()
     states, times = shared.play(scripted(shared.env, "idle"), 2)
