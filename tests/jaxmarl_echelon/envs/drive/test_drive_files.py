@@ -195,6 +195,33 @@ def test_tracks_count_among_all_objects_of_the_file():
     assert scene.sdc == 1 and scene.predict == (0,)
 
 
+def test_lights_lie_at_the_samples_of_their_time_index():
+    light = {"state": ["stop"] * 40 + ["go"] * 2, "x": [-10000.0] + [7.0] * 41, "y": [-10000.0] + [1.0] * 41}
+    light["time_index"] = [*range(50, 90), 90, 91]
+    scene = parse_scene(_file(_object(), roads=[_road(id=31)], tl_states={"31": light}), "a")
+    (found,) = scene.lights
+    np.testing.assert_array_equal(found.state, [0] * 50 + [1] * 40 + [3])
+    np.testing.assert_array_equal(found.point, [7.0, 1.0])
+    without = parse_scene(_file(_object(), tl_states={"31": {**light, "time_index": None}}), "a").lights[0]
+    np.testing.assert_array_equal(without.state, [1] * 40 + [3] * 2 + [0] * 49)
+
+
+@pytest.mark.parametrize(
+    "given, line",
+    [
+        ([0, 1], "tl_states.31.time_index has 2 entries, state has 3"),
+        ([0, 1, -1], "tl_states.31.time_index[2] is -1, allowed is [0"),
+        ([0, 1, 2.5], "tl_states.31.time_index[2]: must be a whole number"),
+        (7, "tl_states.31.time_index: must be a list"),
+    ],
+)
+def test_a_faulty_time_index_raises_a_one_line_error(given, line):
+    light = {"state": ["stop"] * 3, "x": [7.0] * 3, "y": [1.0] * 3, "time_index": given}
+    with pytest.raises(ValueError) as caught:
+        parse_scene(_file(_object(), tl_states={"31": light}), "a")
+    assert str(caught.value).startswith(line)
+
+
 def test_lights_keep_their_stop_position():
     light = {"state": ["unknown", "stop"] + ["go"] * 89, "x": [0.0] + [7.0] * 90, "y": [0.0] + [1.0] * 90}
     scene = parse_scene(_file(_object(), roads=[_road(id=31)], tl_states={"31": light}), "a")

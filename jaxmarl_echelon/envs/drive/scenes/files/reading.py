@@ -317,16 +317,29 @@ def _light(lane: str, one: Any, path: str) -> Light:
     for key, values in columns.items():
         if len(values) != len(columns["state"]) or not values:
             raise ValueError(f"{path}.{key} has {len(values)} entries, state has {len(columns['state'])}")
-    states = np.zeros(SAMPLES, int)
-    for nth, state in enumerate(columns["state"]):
+    samples = _light_samples(one, path, len(columns["state"]))
+    states, known = np.zeros(SAMPLES, int), []
+    for nth, (sample, state) in enumerate(zip(samples, columns["state"], strict=True)):
         code = LIGHTS.index(fields.read_json_text(state, f"{path}.state[{nth}]", LIGHTS))
-        if nth < SAMPLES:
-            states[nth] = code
-    known = np.flatnonzero(states)
+        if sample < SAMPLES:
+            states[sample] = code
+            known += [nth] if code else []
     seen = [nth for nth in known if any(columns[axis][nth] != PADDING for axis in "xy")]
-    at = int(seen[0]) if seen else int(known[0]) if len(known) else 0
+    at = next(iter((*seen, *known)), 0)
     where = (
         fields.read_json_number(columns[axis][at], f"{path}.{axis}[{at}]", -fields.FARTHEST, fields.FARTHEST)
         for axis in "xy"
     )
     return Light(int(lane), states, np.array(tuple(where)))
+
+
+def _light_samples(one: Any, path: str, count: int) -> list[int]:
+    """Samples of a light's `count` entries: converters leave out those at which the light is not recorded."""
+    path = join_json_path(path, "time_index")
+    given = get_json_member(one, "time_index", path, None)
+    if given is None:
+        return list(range(count))
+    found = fields.read_json_list(given, path)
+    if len(found) != count:
+        raise ValueError(f"{path} has {len(found)} entries, state has {count}")
+    return [fields.read_json_whole(sample, f"{path}[{nth}]", 0) for nth, sample in enumerate(found)]
