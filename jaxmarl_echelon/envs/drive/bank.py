@@ -13,7 +13,8 @@ class SceneBank(struct.PyTreeNode):
 
     Attributes:
       recording: `[S, T, N, 4]` float32 x, y, heading in [-pi, pi), signed speed; zeros where not recorded. A
-        standing body (nearer to its goal than `env.min_goal_distance`) has one pose throughout.
+        standing body (nearer to its goal than `env.min_goal_distance`) has one pose throughout, the first one
+        from `env.init_step` on.
       recorded: `[S, T, N]` bool, whether the body is present at the sample.
       size: `[S, N, 2]` float32 length and width.
       type: `[S, N]` int8 of `codes.VEHICLE`, `codes.PEDESTRIAN`, `codes.CYCLIST`.

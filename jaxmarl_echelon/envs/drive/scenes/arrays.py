@@ -24,7 +24,7 @@ from physics.segment_tables import (
     list_segments_in_reach,
 )
 
-VERSION = 3  # of the construction of arrays; part of the cache key of banks
+VERSION = 4  # of the construction of arrays; part of the cache key of banks
 Arrays = dict[str, np.ndarray]
 _ROUNDING = 1e-3  # m by which reaches are enlarged, as the simulation computes in float32
 _ROUND = 64  # segments and lanes of a bank are padded to multiples of this
@@ -49,7 +49,7 @@ def build_scene_arrays(
     size = np.concatenate([scene.size[:, :2] * casting.body_scale, np.zeros((1, 2))])[slots]
     reach = np.hypot(*size.T).max() / 2
     return {
-        **_bodies(scene, who, slots, middle, learners.find_goals(scene, casting)),
+        **_bodies(scene, who, slots, middle, casting),
         "learner": np.arange(casting.agents) < len(who.learners),
         "size": size,
         **_routes(scene, who, slots, middle),
@@ -67,11 +67,12 @@ def build_scene_arrays(
 
 
 def _bodies(
-    scene: RawScene, who: SlotAssignment, slots: np.ndarray, middle: np.ndarray, goal: np.ndarray
+    scene: RawScene, who: SlotAssignment, slots: np.ndarray, middle: np.ndarray, casting: SlotSettings
 ) -> Arrays:
     position, heading, speed = scene.position - middle, scene.heading, scene.speed
     recording = np.stack([*np.moveaxis(position, -1, 0), heading, speed], axis=-1)
-    recording[who.stands] = _standing(recording[who.stands], scene.valid[who.stands])
+    recording[who.stands] = _standing(recording[who.stands], scene.valid[who.stands], casting.init_step)
+    goal = learners.find_goals(scene, casting)
     recording = np.where(scene.valid[..., None], recording, 0.0)
     filled = slots >= 0
     return {
@@ -83,9 +84,9 @@ def _bodies(
     }
 
 
-def _standing(recording: np.ndarray, valid: np.ndarray) -> np.ndarray:
-    """Recordings `[n, T, 4]` of bodies that stand where they are first recorded."""
-    first = valid.argmax(1)
+def _standing(recording: np.ndarray, valid: np.ndarray, start: int) -> np.ndarray:
+    """Recordings `[n, T, 4]` of bodies that stand where they are first recorded from sample `start` on."""
+    first = learners.find_first_samples(valid, start)
     pose = np.take_along_axis(recording, first[:, None, None], axis=1)
     return np.broadcast_to(pose * [1, 1, 1, 0], recording.shape)
 

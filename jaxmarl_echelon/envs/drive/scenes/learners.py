@@ -130,10 +130,15 @@ def _controlled(scene: RawScene, control: str) -> np.ndarray:
 
 def _pose_at(scene: RawScene, start: int) -> np.ndarray:
     """Positions `[n, 2]` at a sample; for absent bodies where they next appear, else first appear."""
-    samples = np.arange(scene.valid.shape[1])
-    order = np.where(samples >= start, samples - start, samples + len(samples))
-    first = np.where(scene.valid, order, np.iinfo(int).max).argmin(1)
+    first = find_first_samples(scene.valid, start)
     return np.take_along_axis(scene.position, first[:, None, None], axis=1)[:, 0]
+
+
+def find_first_samples(valid: np.ndarray, start: int) -> np.ndarray:
+    """First samples `[n]` of `valid` `[n, T]` from `start` on; for bodies without one, the first of all."""
+    samples = np.arange(valid.shape[1])
+    order = np.where(samples >= start, samples - start, samples + len(samples))
+    return np.where(valid, order, np.iinfo(int).max).argmin(1)
 
 
 def _find_overlapping(scene: RawScene, sample: int, margin: float = 0.0) -> np.ndarray:

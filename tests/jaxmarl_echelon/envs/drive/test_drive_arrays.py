@@ -106,6 +106,21 @@ def test_standing_bodies_have_one_pose():
     assert np.ptp(arrays["recording"][:, 7], axis=0).max() == 0
 
 
+def test_standing_bodies_stand_where_the_episode_finds_them():
+    # Two cars drive for a second and then wait; one of them is not recorded when the episode begins.
+    given = scene(MIXED)
+    position, valid = given.position.copy(), given.valid.copy()
+    position[:2] = position[:2, np.minimum(np.arange(91), 10)]
+    valid[1, 10:30] = False
+    given = replace(given, position=position, valid=valid, goal=position[:, -1])
+    arrays, who = build_scene_arrays(given, replace(FOUR, init_step=10))
+    assert who.stands.tolist() == [True, True] + [False] * 5 + [True] and {0, 1} <= set(who.scripted)
+    for body in (0, 1):
+        slot = 4 + who.scripted.tolist().index(body)
+        found = arrays["recording"][arrays["recorded"][:, slot], slot, :2] + given.middle
+        np.testing.assert_allclose(found, np.broadcast_to(position[body, 10], found.shape))
+
+
 def test_sizes_may_be_scaled():
     arrays, _ = build_scene_arrays(scene(MIXED), replace(FOUR, body_scale=0.7))
     np.testing.assert_allclose(arrays["size"][0], [0.7 * 4.5, 0.7 * 2.0])
