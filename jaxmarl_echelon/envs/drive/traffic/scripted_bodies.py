@@ -54,7 +54,7 @@ def move_scripted_bodies(
     """Moves the scripted bodies from one sample to the next.
 
     Bodies appear and disappear as in their recording. A driven body starts along its route with the recorded
-    speed, and continues from where it disappeared.
+    speed, at the arc that `traffic` has for it, and continues from where it disappeared.
 
     Args:
       kind: motion of the bodies that may be driven, one of `KINDS`; static.

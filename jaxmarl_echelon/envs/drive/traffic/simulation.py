@@ -66,15 +66,23 @@ class TrafficSimulation:
         scripted = bank.driven[scene] & (jnp.arange(present.shape[0]) >= self.agents)
         motion = scripted_bodies.stop_static_bodies(self.others, scripted, motion)
         arc = routes.project_onto_routes(bank, scene, motion)
-        traffic = RouteProgress(
-            arc=jnp.where(present, arc, 0.0), served=jnp.zeros_like(present), seen=present
-        )
+        arc = jnp.where(present, arc, self._arcs_at_appearance(scene))
+        traffic = RouteProgress(arc=arc, served=jnp.zeros_like(present), seen=present)
         begun = Start(
             self.learners(motion),
             self.condition(scene, motion, present, bank.learner[scene]),
             self.learners(traffic.arc),
         )
         return motion, present, traffic, begun
+
+    def _arcs_at_appearance(self, scene: jax.Array) -> jax.Array:
+        """Arcs `[N]` at which bodies appear that are absent at first; without meaning for the others, m."""
+        if self.init_step == 0:  # routes begin where bodies are first recorded
+            return jnp.float32(0.0)
+        ahead = self.bank.recorded[scene, self.init_step :]
+        sample = self.init_step + jnp.argmax(ahead, axis=0)
+        motion, _ = scripted_bodies.recorded_motion_per_body(self.bank, scene, sample, ahead.shape[1])
+        return routes.project_onto_routes(self.bank, scene, motion)
 
     def condition(
         self, scene: jax.Array, motion: Motion, solid: jax.Array, alive: jax.Array
@@ -114,13 +122,12 @@ class TrafficSimulation:
         )
         own, memory = self._drive(state, commands)
         own, traffic = self._handed_over(state, commands, sample, solid, own, traffic)
+        own = _choose(state.alive, own, self.learners(state.motion))
         if self.others == scripted_bodies.IDM:
             # Scripted drivers yield to learners according to the learners' progress along their routes.
             group = BodyGroup(0, self.agents)
             arc = routes.track_route_arcs(self.bank, state.scene, group, own, traffic.arc[: self.agents])
             traffic = traffic.replace(arc=traffic.arc.at[: self.agents].set(arc))
-        still = self.learners(state.motion)
-        own = jax.tree.map(lambda new, old: jnp.where(state.alive, new, old), own, still)
         return BodyGroup(0, self.agents).put(motion, own), present, memory, traffic
 
     def _drive(self, state: DriveState, commands: Commands) -> tuple[Motion, Any]:
@@ -147,9 +154,13 @@ class TrafficSimulation:
         driven = state.alive & (commands.mover == commands_lib.IDM)
 
         def drive(own, traffic):
-            moved, after = routes.follow_routes(
-                bank, state.scene, sample, group, state.motion, solid, state.traffic
-            )
+            known = state.traffic
+            if self.others != scripted_bodies.IDM:
+                # Nobody else has kept an arc, on which priority at junctions depends.
+                arc = routes.project_onto_routes(bank, state.scene, state.motion)
+                arc = jnp.where(jnp.pad(driven, (0, arc.shape[0] - self.agents)), known.arc, arc)
+                known = known.replace(arc=arc)
+            moved, after = routes.follow_routes(bank, state.scene, sample, group, state.motion, solid, known)
             progress = _choose(driven, after, group.of(traffic))
             return _choose(driven, moved, own), group.put(traffic, progress)
 

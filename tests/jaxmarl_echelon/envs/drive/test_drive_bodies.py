@@ -56,6 +56,37 @@ def test_pedestrians_replay_and_scripted_drivers_brake_for_bodies_ahead(shared):
         np.testing.assert_allclose(poses, bank.recording[0, : len(states), slot, 1], atol=1e-5)
 
 
+def test_learners_that_have_stopped_stay_where_they_are_for_drivers(shared):
+    states, _ = shared.play(scripted(shared.env, "replay"), 2, goal_behavior="stop")
+    alive, arc = (
+        np.stack([np.asarray(x)[:4] for x in one])
+        for one in zip(*((state.alive, state.traffic.arc) for state in states), strict=True)
+    )
+    assert not alive[-2].all() and alive[-2].any(), "some have stopped, others drive on"
+    stopped = ~alive[:-1]
+    np.testing.assert_allclose(arc[1:][stopped], arc[:-1][stopped], atol=1e-3)
+    assert (np.diff(arc, axis=0)[alive[1:]] > 0.1).all()
+
+
+def test_drivers_that_appear_later_start_where_they_are_recorded():
+    # Seen briefly before the episode begins, and again 1 s after that.
+    given = scene(
+        (FOLLOWING[0], (20.0, 1.75, np.pi, 8.0, CAR, VEHICLE), (30.0, -1.75, 0.0, 8.0, CAR, VEHICLE))
+    )
+    valid = given.valid.copy()
+    valid[2, 5:20] = False
+    bank = bank_of(replace(given, valid=valid), agents=1, bodies=3, init_step=FIRST)
+    env = drive(bank, others="idm", init_step=FIRST)
+    state, _ = jax.jit(env.reset)(jax.random.key(0), env.default_params())
+    move = jax.jit(env.simulation.move)
+    x = []
+    for _ in range(15):
+        motion, present, _, traffic = move(state, jnp.full(1, 45))
+        state = state.replace(step=state.step + 1, motion=motion, present=present, traffic=traffic)
+        x.append(float(motion.x[2]))
+    np.testing.assert_allclose(x[9:], bank.recording[0, 20:26, 2, 0], atol=0.3)
+
+
 @pytest.fixture(scope="module")
 def replayed():
     """Programs of rollouts among replayed traffic: a goal that is reached soon, and a junction."""
@@ -81,6 +112,17 @@ def test_traffic_of_a_comparison_moves_on_when_all_learners_have_stopped(replaye
     found = DriveComparison.snapshot(states[-1], None, None)
     np.testing.assert_array_equal(found.pose[1], replayed.env.bank.recording[0, 90, 1, :3])
     assert sum(bool(time.over) for time in times) == 1
+
+
+def test_drivers_let_replayed_bodies_pass_and_then_go(replayed):
+    states, _ = replayed.play(scripted(replayed.env, "idm"), 1)
+    bank, motion = replayed.env.bank, states[-1].motion
+    line = float(bank.recording[1, 0, 0, 0]) + 30.0
+    front = np.array([float(state.motion.x[0]) for state in states]) + 2.25
+    other = np.array([float(state.motion.y[1]) for state in states])
+    road = float(bank.recording[1, 0, 0, 1])
+    assert (front[other > road] <= line + 0.05).all(), "it waits for the one with priority"
+    assert float(motion.x[0]) > line + 5.0 and float(motion.speed[0]) > 3.0, "and goes behind it"
 
 
 def everywhere(count: int, seed: int) -> Motion:
