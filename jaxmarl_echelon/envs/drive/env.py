@@ -203,7 +203,7 @@ class Drive(Environment):
             motion=motion,
             present=present,
             memory=memory,
-            age=state.age + 1,
+            age=state.age + state.alive,
             condition=condition,
             traffic=traffic,
             ride=ride,
@@ -228,7 +228,7 @@ class Drive(Environment):
         return StepOutcome(
             acted=state.alive,
             reached=reached,
-            before=state.condition,
+            before=_masked(state.condition, state.age > 0),
             condition=moved.condition,
             motion=own,
             moved=jnp.hypot(own.x - before.x, own.y - before.y),
@@ -290,7 +290,8 @@ class Drive(Environment):
         bank, scene, paid = self.bank, state.scene, state.earned
         controlled = bank.learner[scene]
         count = jnp.sum(controlled, dtype=jnp.float32)
-        attempted = (state.step - state.goal_step) * DT >= state.goal_distance / ATTEMPT_SPEED
+        # Without respawns, age counts the decisions up to the learner's own end.
+        attempted = (state.age - state.goal_step) * DT >= state.goal_distance / ATTEMPT_SPEED
         info = report_drive_results(state.record, attempted & controlled if self._new_goals else None)
         info |= {
             "task": bank.kind[scene].astype(jnp.int32),

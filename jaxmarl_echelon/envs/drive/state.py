@@ -137,7 +137,7 @@ class DriveState(struct.PyTreeNode):
       memory: internal state of the dynamics, leaves `[A, ...]`.
       alive: `[A]` bool; the learner acts and learns.
       ghost: `[A]` bool; the learner respawned after its first goal.
-      age: `[A]` int32 steps since the start or the last respawn.
+      age: `[A]` int32 steps since the start or the last respawn, up to the learner's end.
       goal: `[A, 2]` m.
       goal_step: `[A]` int32 step at which the goal was assigned.
       goal_distance: `[A]` distance to the goal at that step, m.

@@ -19,7 +19,8 @@ class StepOutcome(NamedTuple):
     Attributes:
       acted: `[A]` bool; alive before the step.
       reached: `[A]` bool; reached a goal.
-      before: condition before the step.
+      before: condition before the step, without contacts and departures where an attempt begins: what lasts
+        from a start is an event of the attempt's first step.
       condition: condition after the step, at the new poses.
       motion: after the step, leaves `[A]`.
       moved: `[A]` distance moved, m.

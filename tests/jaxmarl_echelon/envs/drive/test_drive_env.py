@@ -86,6 +86,16 @@ def test_new_goals_conditioning_and_the_puffer_layout(rich):
     assert set(np.unique(roads[roads.any(1)][:, 6])) == {0.0, 1.0, 2.0}
 
 
+def test_a_goal_counts_as_attempted_by_its_learners_own_time(rich):
+    # The first learner soon leaves the road; 25 m to its goal would take 5 s.
+    actions = np.array([[2, 2], [2, 1], [2, 1], [2, 1]], np.int32)
+    states, times = rich.play(actions, 2, offroad_behavior="remove")
+    ends = [int(np.argmin([bool(state.alive[slot]) for state in states])) for slot in range(4)]
+    assert ends[0] < 40 < 60 < max(ends[1:])
+    attempted = np.array([float(time.info["goals_attempted"][0]) for time in times])
+    np.testing.assert_array_equal(attempted[ends[0] :], attempted[ends[0]])
+
+
 @pytest.mark.parametrize(
     "early_end, allowed", [("never", "true or false in this run"), ("no", "true or false")]
 )

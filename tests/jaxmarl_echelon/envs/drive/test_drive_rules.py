@@ -4,6 +4,10 @@ import jax
 import numpy as np
 import pytest
 from drive_runs import programs, scripted
+from drive_scenes import CAR, bank_of
+from drive_scenes import FOLLOWING as PAIR
+from drive_scenes import MIXED as TRAFFIC
+from drive_scenes import scene as make_scene
 
 MIXED, FOLLOWING, NEAR_GOALS = range(3)
 
@@ -120,6 +124,19 @@ def test_leaving_the_road_is_penalised_and_counted(shared):
     np.testing.assert_array_equal(info(times[-1], "offroad_steps"), out.sum(0))
     edges = out & ~np.concatenate([np.zeros((1, 4), bool), out[:-1]])
     np.testing.assert_array_equal(info(times[-1], "offroad_events"), edges.sum(0))
+
+
+def test_what_lasts_from_the_start_is_an_event_too(shared, idle):
+    # The first learner starts across the lower edge.
+    edge = make_scene(((10.0, -3.5, 0.0, 8.0, CAR, 0), *TRAFFIC[1:]))
+    bank = bank_of(edge, make_scene(PAIR), make_scene(TRAFFIC, goal=25.0))
+    state, time = shared._reset(jax.random.key(0), shared.in_scene(MIXED), bank)
+    assert bool(state.condition.offroad[0])
+    for step in range(3):
+        state, time = shared._step(jax.random.key(0), state, idle, shared.in_scene(MIXED), bank)
+        np.testing.assert_array_equal(info(time, "offroad_steps"), [step + 1, 0, 0, 0])
+        np.testing.assert_array_equal(info(time, "offroad_events"), [1, 0, 0, 0])
+        assert (info(time, "infractions") >= info(time, "infraction")).all()
 
 
 def test_score_unfinished_and_infraction_add_up_to_one(shared):
