@@ -5,6 +5,7 @@ Reference: docs/reference/drive.md 2.
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 
@@ -104,8 +105,11 @@ def _loaded(chosen: SceneSettings, *, workers: int | None, progress: bool) -> Sc
         usable = [one if isinstance(one, tuple) and one[1]["learners"] else None for one in found]
         train = sum(one is not None for one in usable[: len(apart)])
         if not any(usable):
-            count = f"{len(paths)} scenes (control={chosen.control})"
-            raise ValueError(f"env.scenes={chosen.scenes}: no learner in any of {count}")
+            _refuse_without_learners("scenes", chosen, len(paths))
+        if chosen.eval_scenes is not None and train in (0, sum(one is not None for one in usable)):
+            # Scenes of the other folder must not stand in silently.
+            named = ("eval_scenes", held_out) if train else ("scenes", apart)
+            _refuse_without_learners(named[0], chosen, len(named[1]))
         arrays, facts = _together([one for one in usable if one is not None])
         empty = sum(isinstance(one, tuple) and not one[1]["learners"] for one in found)
         lines = [str(fault) for _, fault in sorted(faults.items())]
@@ -119,6 +123,12 @@ def _loaded(chosen: SceneSettings, *, workers: int | None, progress: bool) -> Sc
     content += [len(apart), chosen.skip_bad]
     arrays, facts = cache.load_or_make(chosen.cache, content, make)
     return _finished(arrays, facts, facts["train"] or len(facts["scenes"]), tuple(facts["lines"]))
+
+
+def _refuse_without_learners(key: str, chosen: SceneSettings, count: int) -> NoReturn:
+    raise ValueError(
+        f"env.{key}={getattr(chosen, key)}: no learner in any of {count} scenes (control={chosen.control})"
+    )
 
 
 def list_scene_files(chosen: SceneSettings) -> dict[str, tuple[Path, ...]]:

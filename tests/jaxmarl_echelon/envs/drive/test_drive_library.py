@@ -191,6 +191,19 @@ def test_a_folder_without_scenes_or_learners_is_an_error(folder, tmp_path):
         load_scenes(SceneSettings(scenes=str(tmp_path), cache=None))
 
 
+def test_a_folder_without_learners_is_not_replaced_by_the_other_one(folder, tmp_path):
+    whole = json.loads((folder / "0.json").read_text())
+    for one in whole["objects"]:
+        one["mark_as_expert"] = True
+    (tmp_path / "a.json").write_text(json.dumps(whole))
+    for key, other in (("scenes", "eval_scenes"), ("eval_scenes", "scenes")):
+        given = {key: str(tmp_path), other: str(folder)}
+        with pytest.raises(
+            ValueError, match=rf"^env.{key}={tmp_path}: no learner in any of 1 scenes \(control"
+        ):
+            load_scenes(SceneSettings(**given, cache=None))
+
+
 def test_the_command_draws_and_summarises_a_folder(tmp_path, capsys):
     write_scene(generated("tee")[0], tmp_path / "one.json")
     command.main([str(tmp_path), "--out", str(tmp_path / "pictures")])
