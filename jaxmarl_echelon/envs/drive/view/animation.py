@@ -69,7 +69,8 @@ def _draw_moment(background: MapCanvas, episode: DriveEpisode, moment: int) -> I
         ghost = learner and bool(episode.states.ghost[moment, slot])
         _draw_body(canvas, pose[slot], size[slot], colour, ghost)
         if learner and not ghost:
-            canvas.disc(episode.states.goal[moment, slot], 2.0, outline=colour, width=2)
+            radius = float(episode.radius[moment, slot])
+            canvas.disc(episode.states.goal[moment, slot], radius, outline=colour, width=2)
     goals = int(episode.states.record.goals[moment].sum())
     text = f"{episode.kind}   t = {moment * DT:.1f} s   goals {goals}"
     canvas.draw.text((6, 24), text, fill=INK, font=ImageFont.load_default(size=14))

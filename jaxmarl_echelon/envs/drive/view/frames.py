@@ -4,9 +4,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from jaxmarl_echelon.envs.drive import rules
 from jaxmarl_echelon.envs.drive.bank import SceneBank, scene_at
 from jaxmarl_echelon.envs.drive.observing.layout import ObservationConfig
 from jaxmarl_echelon.envs.drive.observing.observe import observe_learners
@@ -17,15 +19,21 @@ OUTCOMES = (SCORED, COLLISION, OFFROAD, UNFINISHED)
 
 
 class DriveFrame(struct.PyTreeNode):
-    """State of an episode at one decision; pages recompute observations from it."""
+    """State of an episode at one decision; pages recompute observations from it.
+
+    Attributes:
+      state: of the environment.
+      radius: of the learners' goals, `[A]`, m.
+    """
 
     state: DriveState
+    radius: jax.Array
 
 
 def take_drive_snapshot(state: DriveState, params, time) -> DriveFrame:
     """Records the state of one decision."""
-    del params, time
-    return DriveFrame(state)
+    del time
+    return DriveFrame(state, jnp.broadcast_to(rules.select_goal_radius(state, params), state.alive.shape))
 
 
 @dataclass(frozen=True)
@@ -37,6 +45,7 @@ class DriveEpisode:
       view: configuration of the observations.
       steps: decisions of an episode.
       states: leaves `[T, ...]`.
+      radius: of the learners' goals, `[T, A]`, m.
       kind: name of the scene's kind.
     """
 
@@ -44,6 +53,7 @@ class DriveEpisode:
     view: ObservationConfig
     steps: int
     states: DriveState
+    radius: np.ndarray
     kind: str
 
     @cached_property

@@ -69,8 +69,8 @@ def _draw_bodies(axes, episode: DriveEpisode) -> None:
         mark = OUTCOME_MARKS[episode.outcome[slot]]
         style = {"markersize": 8, "markeredgecolor": "white", "zorder": 5}
         axes.plot(*pose[max(end - 1, 0), slot, :2], mark, color=colour, **style)
-        goal = episode.states.goal[0, slot]
-        axes.add_patch(Circle(goal, 2.0, fill=False, color=colour, linewidth=1.2, zorder=4))
+        goal, radius = episode.states.goal[0, slot], float(episode.radius[0, slot])
+        axes.add_patch(Circle(goal, radius, fill=False, color=colour, linewidth=1.2, zorder=4))
 
 
 def _make_handles() -> list:

@@ -72,6 +72,7 @@ def save_drive_replay(path: str | Path, episode: DriveEpisode) -> None:
             "colliding": encode_array(states.condition.colliding.astype(np.uint8)),
             "offroad": encode_array(states.condition.offroad.astype(np.uint8)),
             "goal": encode_array(states.goal.astype(np.float32)),
+            "goal_radius": encode_array(episode.radius.astype(np.float32)),
             "earned": encode_array(np.stack(list(states.earned.values()), axis=-1).astype(np.float32)),
             "seen": encode_array(episode.observations.astype(np.float32)),
         },

@@ -59,4 +59,4 @@ class DriveViewer(base.Viewer):
     def _episode(self, evaluation, index: int) -> DriveEpisode:
         frames = super()._episode(evaluation, index)
         kind = self.kinds[int(np.asarray(self.bank.kind)[frames.state.scene[0]])]
-        return DriveEpisode(self.bank, self.view, self.steps, frames.state, kind)
+        return DriveEpisode(self.bank, self.view, self.steps, frames.state, frames.radius, kind)

@@ -5,27 +5,33 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from drive_runs import programs, scripted
+from matplotlib import patches
+from matplotlib.patches import Circle
 from PIL import Image, ImageColor
 from replay_pages import check_self_contained, embedded, needs_node, play_page
 
 from jaxmarl_echelon.envs.drive.observing import features
 from jaxmarl_echelon.envs.drive.view.frames import COLLISION, OFFROAD, SCORED
 from jaxmarl_echelon.envs.drive.view.palette import OUTCOME_COLOURS
+from jaxmarl_echelon.envs.viewing.canvas import MapCanvas
 from jaxmarl_echelon.envs.viewing.pages import decode_array
 from jaxmarl_echelon.training.program.evaluation import Evaluation
+
+RADIUS = 3.0
 
 
 @pytest.fixture(scope="module")
 def recorded():
     """Two recorded episodes: one with goals, one that leaves the road."""
     shared = programs()
-    snapshot = shared.env.viewer.snapshot
+    snapshot, wide = shared.env.viewer.snapshot, {"goal_radius": RADIUS}
+    params = shared.in_scene(2, **wide)
     plays = [
-        shared.play(scripted(shared.env, "idle"), 2),
-        shared.play(np.full(4, 51, np.int32), 0),
+        shared.play(scripted(shared.env, "idle"), 2, **wide),
+        shared.play(np.full(4, 51, np.int32), 0, **wide),
     ]
     frames = [
-        jax.tree.map(lambda *x: np.stack(x), *(snapshot(state, None, None) for state in states))
+        jax.tree.map(lambda *x: np.stack(x), *(snapshot(state, params, None) for state in states))
         for states, _ in plays
     ]
     last = [times[-1] for _, times in plays]
@@ -59,6 +65,20 @@ def test_a_picture_colours_outcomes(recorded, viewer, tmp_path):
     episodes = [viewer._episode(recorded, index) for index in range(2)]
     assert SCORED in episodes[0].outcome
     assert {OFFROAD, COLLISION} & set(episodes[1].outcome)
+
+
+def test_circles_have_the_radius_of_goals(recorded, viewer, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(
+        patches, "Circle", lambda at, radius, **how: drawn.append(radius) or Circle(at, radius, **how)
+    )
+    monkeypatch.setattr(MapCanvas, "disc", lambda self, at, radius, **how: drawn.append(radius))
+    viewer.picture(tmp_path / "picture.png", recorded)
+    assert drawn == [RADIUS] * 8
+    viewer.animation(tmp_path / "episode.gif", recorded, 0)
+    viewer.replay(tmp_path / "replay.html", recorded, 0)
+    radius = decode_array(embedded((tmp_path / "replay.html").read_text())["arrays"]["goal_radius"])
+    assert len(drawn) > 8 and {*drawn, *radius.ravel()} == {RADIUS}
 
 
 def test_an_animation_has_a_frame_per_decision_and_is_small(recorded, viewer, tmp_path):

@@ -12,7 +12,8 @@ class View extends FlatView {
     this.drawRoads();
     for (const learner of recording.learners) {
       if (recording.flag("alive", frame, learner) && !recording.flag("ghost", frame, learner)) {
-        this.circle(recording.goalAt(frame, learner), 2, recording.colour(learner), learner === followed ? 3 : 1.2);
+        const radius = recording.goal_radius[frame * recording.agents + learner];
+        this.circle(recording.goalAt(frame, learner), radius, recording.colour(learner), learner === followed ? 3 : 1.2);
       }
     }
     for (let body = 0; body < recording.bodies; body++) {
