@@ -7,6 +7,7 @@ from typing import Any
 import jax
 from omegaconf import DictConfig, OmegaConf
 
+from jaxmarl_echelon.selfplay.matchmaking import MIRROR
 from jaxmarl_echelon.training.config import build, input_files, search_space
 from jaxmarl_echelon.training.config.build import TASK, change_settings
 from jaxmarl_echelon.training.config.population_settings import (
@@ -15,6 +16,7 @@ from jaxmarl_echelon.training.config.population_settings import (
     split_learner_key,
 )
 from jaxmarl_echelon.training.config.run_config import RunConfig
+from jaxmarl_echelon.training.host import selection_score
 from jaxmarl_echelon.training.host.group_members import BASELINE, Member, PopulationPlan
 from jaxmarl_echelon.training.program.agents import make_agents
 from jaxmarl_echelon.training.program.program import plays_in_league
@@ -109,10 +111,32 @@ def plan_population(config: DictConfig, members: Sequence[Member]) -> Population
                 raise ValueError(
                     f"pbt: {key} must be the same in all runs, as they are compared by their scores"
                 )
-    if plays_in_league(members[0].config):
-        raise ValueError(f"pbt={config.pbt}: must be null with pool.league, whose learners copy each other")
+    require_comparable_scores(config, members[0].config)
     numbers = tuple(adapted_numbers(config, members[0].config))
     return PopulationPlan(settings, numbers, tuple(seeds))
+
+
+def require_comparable_scores(config: DictConfig, run: RunConfig) -> None:
+    """Raises ValueError unless the rolling scores of runs like `run` rank their learners; see `pbt`."""
+    where = f"pbt={config.pbt}: must be null with"
+    if plays_in_league(run):
+        raise ValueError(f"{where} pool.league, whose learners copy each other")
+    if run.curriculum(run.env).stages:
+        raise ValueError(
+            f"{where} a curriculum of stages, because the scores of members in different stages cannot be "
+            "compared; allowed: curriculum=none, or a ramp"
+        )
+    own = [name for name in run.pool.mixture if name not in ("fixed", MIRROR)]
+    if run.pooled is not None and own:
+        raise ValueError(
+            f"{where} pool.mode={run.pool.mode} ({', '.join(own)}), because every member meets opponents of "
+            "its own; allowed: pool.mode=fixed, or a mix of fixed and mirror"
+        )
+    if not selection_score.training_is_informative(run):
+        raise ValueError(
+            f"{where} a learner that plays {run.env.spec.name} only against itself, because its mean score is "
+            "always the same; allowed: a pool with pool.mode=fixed"
+        )
 
 
 def changes_task(changes: Iterable[str]) -> bool:

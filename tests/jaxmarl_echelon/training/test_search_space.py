@@ -115,6 +115,34 @@ def test_wrong_searches_are_refused_in_one_line(overrides, message):
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
+KUHN = "env=textgames/kuhn"
+POOL = "controllers.player=pool:player"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["env=f110", "env.lidar_beams=12", "curriculum=phased26"], "with a curriculum of stages"),
+        ([KUHN], "with a learner that plays kuhn only against itself"),
+        ([KUHN, POOL, "pool.mode=mirror"], "with a learner that plays kuhn only against itself"),
+        ([KUHN, POOL], "with pool.mode=mix (pfsp), because every member meets opponents of its own"),
+        ([KUHN, POOL, "pool.mode=fixed", "pool.fixed=[random]"], None),
+        (["env=gymnax/CartPole-v1"], None),
+    ],
+)
+def test_members_whose_scores_cannot_be_compared_are_refused_in_one_line(overrides, message):
+    typed = [*overrides, "num_envs=16", "seeds=2", "pbt={every: 2, keys: [algo.learning_rate]}"]
+    config, choices = command_line.compose_config(command_line.normalize_overrides(typed))
+    members = variants.expand_members(config, choices)
+    if message is None:
+        assert variants.plan_population(config, members).seeds == (0,)
+        return
+    with pytest.raises(ValueError) as caught:
+        variants.plan_population(config, members)
+    said = str(caught.value)
+    assert said.startswith("pbt={") and message in said and "; allowed: " in said and "\n" not in said
+
+
 def test_populations_are_the_runs_of_a_seed():
     pbt = "pbt={every: 3, keys: [algo.learning_rate, algo.gamma]}"
     config, choices = compose("seeds=4", "seed=7", pbt)
