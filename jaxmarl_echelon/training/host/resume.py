@@ -5,6 +5,7 @@ the program is rebuilt from the whole configuration, and `restore_run` replaces 
 task parameters in the restored state. See docs/reference/trainer.md 15.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -292,9 +293,16 @@ def carry_progress(
 
     Args:
       progress: from its checkpoint.
-      before, after: its configurations as plain data. If the task differs, best scores are reset: they
-        are not comparable between tasks.
+      before, after: its configurations as plain data. If the task differs, best scores are reset, as they
+        are not comparable between tasks, and training scores wait for a window of the new task; if the
+        number of evaluated episodes differs, the best scores of evaluations are reset.
     """
     files = before.get(input_files.KEY) or {}
-    same = not any(changed_settings(before.get(key), after.get(key), files) for key in TASK)
-    return RunProgress(**(progress if same else {**progress, "best": {}}))
+    if any(changed_settings(before.get(key), after.get(key), files) for key in TASK):
+        return RunProgress(**{**progress, "best": {}, "entered": progress.get("episodes", 0)})
+    carried = RunProgress(**progress)
+    # The maximum over estimates from few episodes is biased more than that from many.
+    if before.get("eval_episodes") != after.get("eval_episodes"):
+        kept = {name: rank for name, rank in carried.best.items() if not name.startswith("best_eval")}
+        return dataclasses.replace(carried, best=kept)
+    return carried

@@ -41,7 +41,8 @@ class RunProgress:
       seconds: wall-clock time spent in compiled chunks and evaluations.
       stage: the curriculum's stage.
       forced: number of curriculum advances forced by patience.
-      entered: number of finished episodes when the curriculum's stage was entered.
+      entered: number of finished episodes when the curriculum's stage was entered, or the run was resumed
+        with another task.
       evaluated: updates done at the last evaluation.
       best: name of a best checkpoint to its score, a list compared lexicographically.
       last_eval: scalars of the last evaluation.
@@ -323,20 +324,20 @@ class RunRecord:
             return []
         if not selection_score.training_is_informative(self.config):
             return ["best_training"]
-        stage = [float(self.progress.stage)] if self.program.curriculum.stages else []
-        if stage and not self._window_is_of_stage():
+        if not self._window_is_of_task():
             return []
+        stage = [float(self.progress.stage)] if self.program.curriculum.stages else []
         score = self.judged_by
         for name in ([] if score is None else [f"train/{score}"]) + ["train/return"]:
             if name in metrics:
                 return self.improved("best_training", [metrics[name]], stage)
         return []
 
-    def _window_is_of_stage(self) -> bool:
-        """Whether the rolling window holds only episodes of the current stage.
+    def _window_is_of_task(self) -> bool:
+        """Whether the rolling window holds only episodes of the current stage and task.
 
-        Otherwise successes in an easier stage would remain the best of the later one forever. Episodes that
-        were running when the stage was entered must have ended as well.
+        Otherwise successes in an easier stage, or in the task before a resume, would remain the best of the
+        later one forever. Episodes that were running when it was entered must have ended as well.
         """
         since = self.progress.episodes - self.progress.entered
         return self.progress.entered == 0 or since >= self.config.window + self.config.num_envs

@@ -24,7 +24,7 @@ from jaxmarl_echelon.tracking.base import Sink, Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
 from jaxmarl_echelon.training.acting.random_streams import Stream, stream_key
 from jaxmarl_echelon.training.config.build import RunConfig
-from jaxmarl_echelon.training.host import loop, run_record
+from jaxmarl_echelon.training.host import loop, resume, run_record
 from jaxmarl_echelon.training.program.program import make_program
 
 
@@ -296,6 +296,25 @@ def test_episodes_of_an_earlier_stage_do_not_make_the_best_checkpoint_of_a_later
     assert score(0, 1.0) == score(config.window + config.num_envs - 1, 1.0) == []
     assert score(config.window + config.num_envs, 0.25) == ["best_training"]
     assert kept.progress.best["best_training"] == [1.0, 0.25]
+
+
+def test_episodes_before_a_resume_with_another_task_do_not_make_its_best_checkpoint(tmp_path):
+    config, before = configure(), {"env": {"gain": 1.0}}
+    facts = {"episodes": 100, "best": {"best_training": [1.0]}}
+
+    def resumed(after):
+        progress = resume.carry_progress(facts, before, after)
+        return run_record.RunRecord(config, make_program(config), {}, tmp_path, Tracker({}), progress)
+
+    def score(kept, ended, success):
+        kept.progress.episodes = 100 + ended
+        return kept.training_score({"train/window_episodes": 1000.0, "train/success_rate": success})
+
+    changed = resumed({"env": {"gain": 2.0}})
+    assert score(changed, 0, 1.0) == score(changed, config.window + config.num_envs - 1, 1.0) == []
+    assert score(changed, config.window + config.num_envs, 0.25) == ["best_training"]
+    assert changed.progress.best["best_training"] == [0.25]
+    assert score(resumed(before), 1, 2.0) == ["best_training"], "the same task goes on"
 
 
 def test_a_change_of_stage_is_told_with_the_success_that_decided_it(tmp_path):

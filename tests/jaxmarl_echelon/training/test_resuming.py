@@ -322,6 +322,14 @@ def test_best_scores_are_reset_when_the_task_changes():
     assert resume.carry_progress(facts, task, {"env": {"gain": 2.0}}).best == {}
 
 
+def test_best_scores_of_evaluations_are_reset_when_their_number_of_episodes_changes():
+    facts = {"best": {"best_eval": [1.0], "best_eval_phase_1": [1.0], "best_training": [0.5]}, "episodes": 9}
+    before = {"env": {"gain": 1.0}, "eval_episodes": 4}
+    found = resume.carry_progress(facts, before, before | {"eval_episodes": 256})
+    assert (found.best, found.entered) == ({"best_training": [0.5]}, 0)
+    assert resume.carry_progress(facts, before, before).best == facts["best"]
+
+
 CARTPOLE = [
     "env=gymnax/CartPole-v1", "num_envs=4", "total_env_steps=32", "algo.horizon=8", "algo.num_minibatches=1",
     "algo.epochs=1", "algo.widths=[8]", "algo.learning_rate_schedule=linear", "eval_every=4",
