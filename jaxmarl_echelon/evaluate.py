@@ -13,13 +13,17 @@ import numpy as np
 from rich.console import Console
 
 from algos import compiler
+from algos.types import PyTree
 from jaxmarl_echelon import command_line, run_loading
+from jaxmarl_echelon.curricula.base import Curriculum
 from jaxmarl_echelon.envs import results
 from jaxmarl_echelon.envs.base import Environment, Viewer
 from jaxmarl_echelon.tracking import formats, plots, tables
 from jaxmarl_echelon.training.acting import controllers
 from jaxmarl_echelon.training.acting.random_streams import Stream, run_key, stream_key
+from jaxmarl_echelon.training.acting.state import RunState
 from jaxmarl_echelon.training.config import build
+from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.host import reference_scores
 from jaxmarl_echelon.training.host.episode_rows import list_episodes
 from jaxmarl_echelon.training.host.run_record import evaluation_values, versioned_name
@@ -181,8 +185,9 @@ def play_actors(
 ) -> dict[str, evaluation.Evaluation]:
     """Evaluates the policy and other actors on the same final episodes, in one program.
 
-    The other actors are the environment's reference scripts, or with `baselines` the untrained policy and the
-    environment's baseline scripts. `record` makes the frames of the policy's episodes.
+    The other actors, which replace the policy of the scored role, are the environment's reference scripts, or
+    with `baselines` the untrained policy and the environment's baseline scripts. `record` makes the frames of
+    the policy's episodes.
     """
     key = stream_key(config.seed, Stream.FINAL)
     names = program.env.baselines if baselines else reference_scores.reference_names(program)
@@ -195,16 +200,21 @@ def play_actors(
 
     actors = {"trained policy": (0, state.policies)}
     if baselines:
-        untrained = jax.jit(lambda key, world: program.policy(program.init(key, world=world)).policies)
-        start = run_key(config.seed), program.world
-        compiled = untrained.lower(*start).compile(compiler_options=compiler.quick_compile_options())
-        actors["untrained policy"] = 0, compiled(*start)
+        actors["untrained policy"] = 0, state.policies | untrained_policy(program, config)
     actors |= {name: (number, state.policies) for number, name in enumerate(names, 1)}
     found = {}
     for number, (name, actor) in enumerate(actors.items()):
         played = play(*actor, state, program.world)
         found[name] = played if number == 0 else played.replace(frames=None)
     return found
+
+
+def untrained_policy(program: Program, config: RunConfig) -> dict[str, Any]:
+    """Returns the scored role's policy before training, by its name; other learners are opponents here."""
+    fresh = jax.jit(lambda key, world: program.policy(program.init(key, world=world)).policies[program.role])
+    start = run_key(config.seed), program.world
+    compiled = fresh.lower(*start).compile(compiler_options=compiler.quick_compile_options())
+    return {program.role: compiled(*start)}
 
 
 def reproduce_scores(program, config, state, facts: Mapping[str, Any]) -> str:
@@ -259,22 +269,14 @@ def score_ladder(program, config, state, episodes: int) -> list[dict]:
     Raises:
       ValueError: if the environment does not support the stages' tasks.
     """
-    curriculum = program.curriculum
-    course = state.curriculum
-    if not curriculum.stages:
-        if program.env.ladder is None:
-            raise command_line.UsageError(
-                f"--ladder: the run has no stages, and {program.env.spec.name} has no curriculum for it"
-            )
-        composed, _ = command_line.compose_config([f"curriculum={program.env.ladder}"])
-        curriculum = build.instantiate_node(composed.curriculum, "curriculum", _partial_=True)(program.env)
-        course = curriculum.init()
+    curriculum, course = ladder_course(program, state)
+    task = curriculum.stage_params
+    assert task is not None  # Curricula with stages have it.
     key = stream_key(config.seed, Stream.FINAL)
 
     @jax.jit
     def play(state, index, world):
-        params = curriculum.stage_params(course, index)
-        return program.evaluate(state, key, params, episodes=episodes, world=world)
+        return program.evaluate(state, key, task(course, index), episodes=episodes, world=world)
 
     rows = []
     for index, name in enumerate(curriculum.stages):
@@ -290,6 +292,26 @@ def score_ladder(program, config, state, episodes: int) -> list[dict]:
             }
         )
     return rows
+
+
+def ladder_course(program: Program, state: RunState) -> tuple[Curriculum, PyTree]:
+    """Returns the curriculum of `--ladder`, the run's or the environment's, and its state.
+
+    The state has the tasks of the current configuration, as a checkpoint has those of its own.
+
+    Raises:
+      ValueError: one line, without a curriculum.
+    """
+    curriculum = program.curriculum
+    if curriculum.stages:
+        return curriculum, curriculum.retasked(state.curriculum, curriculum.init())
+    if program.env.ladder is None:
+        raise command_line.UsageError(
+            f"--ladder: the run has no stages, and {program.env.spec.name} has no curriculum for it"
+        )
+    composed, _ = command_line.compose_config([f"curriculum={program.env.ladder}"])
+    curriculum = build.instantiate_node(composed.curriculum, "curriculum", _partial_=True)(program.env)
+    return curriculum, curriculum.init()
 
 
 def record_episodes(program, config, state, episodes: int) -> evaluation.Evaluation:

@@ -2,15 +2,26 @@
 
 import json
 import sys
+from types import SimpleNamespace
 
+import chex
 import jax
+import numpy as np
 import pytest
+import staged_runs
+from duels import Duel
 from loaded_policies import check_loaded_policies
 from PIL import Image
 from recorded_runs import check_loads_nothing
 from sketched import train_sketched
 
+from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon import checkpoints, evaluate
+from jaxmarl_echelon.curricula.base import constant_curriculum
+from jaxmarl_echelon.curricula.stages import StageRules, build_staged_curriculum, read_stages
+from jaxmarl_echelon.training.acting.random_streams import run_key
+from jaxmarl_echelon.training.config.run_config import RunConfig
+from jaxmarl_echelon.training.program.program import make_program
 
 
 @pytest.fixture(scope="module")
@@ -51,3 +62,47 @@ def test_evaluate_reproduces_the_score_and_draws(run, monkeypatch, capsys, tmp_p
 
 def test_a_loaded_policy_is_that_of_its_checkpoint(run):
     check_loaded_policies(run, "player", "goalkeeper")
+
+
+def test_the_ladder_has_the_tasks_of_the_configuration_and_the_progress_of_the_checkpoint():
+    def curriculum(level):
+        env, rows = staged_runs.Settings(), staged_runs.table(2)
+        rows[1]["settings"]["level"] = level
+        stages = read_stages(env, "curriculum.stages", rows, None, ())
+        rules = StageRules(lambda: {"stage": 0}, *[None] * 3, window=3)
+        return build_staged_curriculum(env, stages, rules, None)
+
+    trained = curriculum(1.0).init().replace(course={"stage": 1})
+    program = SimpleNamespace(curriculum=curriculum(7.0))
+    made, course = evaluate.ladder_course(program, SimpleNamespace(curriculum=trained))
+    levels = [float(made.stage_params(course, index)["level"]) for index in range(2)]
+    assert levels == [0.0, 7.0] and course.course == {"stage": 1}
+
+
+def test_the_untrained_policy_replaces_only_the_scored_learner(monkeypatch):
+    """The other learner goes on as it has learnt: otherwise both would be worse."""
+    config = RunConfig(
+        env=Duel(),
+        algo=PPOConfig(horizon=4, widths=(4,), num_minibatches=1),
+        curriculum=constant_curriculum,
+        total_env_steps=16,
+        num_envs=2,
+        controllers={"red": "learner"},
+    )
+    program, seen = make_program(config), []
+    state = jax.jit(lambda key: program.policy(program.init(key)))(run_key(7))
+    monkeypatch.setattr(evaluate.compiler, "jit_evaluation", lambda _play: play)
+
+    def play(number, policies, *_):
+        seen.append((number, policies))
+        return SimpleNamespace(replace=lambda **_: None)
+
+    played = evaluate.play_actors(program, config, state, 2, baselines=True)
+    assert list(played) == ["trained policy", "untrained policy"]
+    (_, trained), (_, untrained) = seen
+    chex.assert_trees_all_equal(trained, state.policies)
+    chex.assert_trees_all_equal(untrained["red"], trained["red"])
+    assert any(
+        np.any(a != b)
+        for a, b in zip(*map(jax.tree.leaves, (untrained["blue"], trained["blue"])), strict=True)
+    )

@@ -134,8 +134,8 @@ def require_comparable_scores(config: DictConfig, run: RunConfig) -> None:
         )
     if not selection_score.training_is_informative(run):
         raise ValueError(
-            f"{where} a learner that plays {run.env.spec.name} only against itself, because its mean score is "
-            "always the same; allowed: a pool with pool.mode=fixed"
+            f"{where} a learner that plays {run.env.spec.name} only against itself, because its mean score "
+            "is always the same; allowed: a pool with pool.mode=fixed"
         )
 
 
