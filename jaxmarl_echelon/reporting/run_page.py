@@ -103,7 +103,8 @@ def list_run_facts(
     last = told(last_finite(column))
     if measured.low:
         low, high = (100.0 * last_finite(evaluations[end]) for end in (measured.low, measured.high))
-        last += f" [{low:.1f}, {high:.1f}]"
+        # A group of several variants has none.
+        last += f" [{low:.1f}, {high:.1f}]" if np.isfinite(low + high) else ""
     steps = max(metrics.get("step", np.zeros(1))[-1], evaluations["step"][-1])
     label, total = measure_label(measured), int(run.config.get("total_env_steps") or 0)
     seeds = ", ".join(str(one) for one in dict.fromkeys(member.seed for member in members or [run]))

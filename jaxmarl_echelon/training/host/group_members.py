@@ -12,6 +12,7 @@ import numpy as np
 
 from algos.types import Hyper
 from jaxmarl_echelon import checkpoints
+from jaxmarl_echelon.envs.base import EnvSpec
 from jaxmarl_echelon.tracking.statistics import ScoreSums, add_scores, score_interval, student_interval
 from jaxmarl_echelon.training.config.build import TASK
 from jaxmarl_echelon.training.config.population_settings import AdaptedNumber, PopulationSettings
@@ -165,14 +166,45 @@ def pooled_sums(records: Sequence[RunRecord], column: str | None) -> ScoreSums:
     return add_scores([ScoreSums(*[0.0] * len(ScoreSums._fields)), *found])
 
 
+def interval_over_seeds(scores: Sequence[float], sums: ScoreSums) -> tuple[float, float]:
+    """Returns the 95 % interval of the mean of seeds with these scores; `sums` are over all their episodes.
+
+    It is the union of Student's t interval over seeds (if several) and, for scores, the interval over all
+    episodes (`score_interval`): a sample of seeds that all score 0 does not make 0 certain.
+    """
+    low, high = student_interval(scores) if len(scores) > 1 else (scores[0], scores[0])
+    if not sums.number:
+        return low, high
+    least, most = score_interval(sums)
+    return max(min(low, least), 0.0), min(max(high, most), 1.0)
+
+
+def group_score(members: Sequence[Member], records: Sequence[RunRecord], spec: EnvSpec) -> dict[str, float]:
+    """Returns the mean score of several seeds with its interval, by column; NaN without any score.
+
+    Of several variants there is no interval: their mean is not that of a sample of runs.
+
+    Args:
+      members: all runs of the group.
+      records: of those whose last evaluations count.
+      spec: of their environment; it has a score.
+    """
+    found = [record.progress.last_eval[f"eval_agg/{spec.score_column}"] for record in records]
+    found = [score for score in found if math.isfinite(score)] or [math.nan]
+    low, high = math.nan, math.nan
+    if len({member.variant for member in members}) == 1:
+        low, high = interval_over_seeds(found, pooled_sums(records, spec.score_column))
+    ends = {f"eval_agg/{spec.score}_low": low, f"eval_agg/{spec.score}_high": high}
+    return {f"eval_agg/{spec.score_column}": float(np.mean(found))} | ends
+
+
 def variant_rows(
     members: Sequence[Member], records: Sequence[RunRecord], column: str | None
 ) -> list[dict[str, Any]]:
     """Returns a row per variant with the score `column` (None: the return) of last and best evaluations.
 
-    The interval is the union of Student's t interval over seeds (if several) and, for scores, the interval
-    over all episodes (`score_interval`): a sample of seeds that all score 0 does not make 0 certain. Seeds
-    without a score (all episodes quarantined) are left out; without any seed, all values are NaN.
+    Intervals are those of `interval_over_seeds`. Seeds without a score (all episodes quarantined) are left
+    out; without any seed, all values are NaN.
     """
     rows = []
     for variant in dict.fromkeys(member.variant for member in members):
@@ -182,11 +214,7 @@ def variant_rows(
         last = [score for score in last if math.isfinite(score)] or [math.nan]
         bests = [record.progress.best for record in mine]
         best = [scores["best_eval"][0] for scores in bests if "best_eval" in scores]
-        low, high = student_interval(last) if len(last) > 1 else (last[0], last[0])
-        sums = pooled_sums(mine, column)
-        if sums.number:
-            least, most = score_interval(sums)
-            low, high = max(min(low, least), 0.0), min(max(high, most), 1.0)
+        low, high = interval_over_seeds(last, pooled_sums(mine, column))
         rows.append(
             {
                 "name": variant,

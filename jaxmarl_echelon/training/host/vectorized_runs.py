@@ -26,9 +26,9 @@ from jaxmarl_echelon.training.host.group_members import (
     GroupWatch,
     Member,
     PopulationPlan,
+    group_score,
     mean_values,
     name_scored_task,
-    pooled_sums,
     restore_group,
     stack_curriculum_states,
     stack_hyper,
@@ -43,7 +43,6 @@ from jaxmarl_echelon.training.host.run_record import (
     RunRecord,
     by_namespace,
     package_versions,
-    score_values,
     versioned_name,
 )
 from jaxmarl_echelon.training.host.video import EpisodeVideos
@@ -166,7 +165,7 @@ class RunGroup(RunLoop):
 
     @override
     def assessed(self, state, assessment, seconds):
-        """Logs an evaluation `[M, ...]` by member and the pooled score; saves the members' checkpoints.
+        """Logs an evaluation `[M, ...]` by member and the means over members; saves the members' checkpoints.
 
         Returns:
           an empty list: the group itself saves no checkpoint because of a score.
@@ -181,11 +180,11 @@ class RunGroup(RunLoop):
                 self._save_member(state, index, names)
                 values.append(record.progress.last_eval)
         self.records[0].offer_replay(take_member(assessment, 0).result, self.tracker)
-        pooled = mean_values(values)
+        means = mean_values(values)
         spec = self.program.env.spec
         if spec.score is not None:
-            pooled |= score_values(spec, pooled_sums([*present.values()], spec.score_column))
-        for namespace, part in by_namespace(pooled).items():
+            means |= group_score(self.members, [*present.values()], spec)
+        for namespace, part in by_namespace(means).items():
             self.tracker.log(namespace, self.step, part)
         if self.watch is not None:
             self.left |= self.watch.evaluated(self.progress.updates, self.evaluations(present))

@@ -1,3 +1,4 @@
+import math
 import re
 import sys
 
@@ -123,6 +124,15 @@ def test_a_group_shows_its_members(tmp_path):
     assert "mean of 2 seeds" in page and "<b>0, 1</b>" in page
     member = run_page.write_report(folder / "seed_1", changed=NONE).read_text()
     assert "group seed_1</h1>" in member and "<b>60.0 % [50.0, 70.0]</b>" in member
+
+
+def test_a_group_without_an_interval_shows_its_mean(tmp_path):
+    """Of several variants, whose mean is not that of a sample."""
+    folder = write_group(tmp_path / "group", [(0.0, 0.2), (0.0, 0.6)])
+    mean = {"success_rate": 0.4, "success_low": math.nan, "success_high": math.nan, "avg_reward": 0.0}
+    CsvTable(folder / "eval.csv").append(0, mean)
+    page = run_page.write_report(folder, changed=NONE).read_text()
+    assert "success rate, last evaluation" in page and "<b>40.0 %</b>" in page and "nan" not in page
 
 
 def test_changed_settings_are_those_that_differ_from_the_defaults():

@@ -242,6 +242,35 @@ def test_seeds_without_a_sound_episode_are_left_out_of_their_variant():
     assert tables.format_interval(none["success"], none["low"], none["high"]) == "-"
 
 
+def seed_record(*grades):
+    """A record whose last evaluation had episodes with these scores."""
+    sums = intervals.sum_scores(np.array(grades), np.ones(len(grades)))
+    scores = {"eval_agg/success_rate": sums.mean}
+    return SimpleNamespace(progress=RunProgress(last_eval=scores, last_sums={"success_rate": list(sums)}))
+
+
+def test_the_interval_of_a_group_is_over_seeds_and_of_several_variants_there_is_none():
+    spec = SimpleNamespace(score="success", score_column="success_rate")
+    names = ("success_rate", "success_low", "success_high")
+
+    def score(records, *variants):
+        members = [SimpleNamespace(variant=name) for name in variants]
+        found = group_members.group_score(members, records, spec)
+        return [found[f"eval_agg/{name}"] for name in names]
+
+    # All episodes of one seed succeed and none of the other: 64 episodes are a sample of two.
+    apart = [seed_record(*[0] * 32), seed_record(*[1] * 32)]
+    assert score(apart, "baseline", "baseline") == [0.5, 0.0, 1.0]
+    assert score(apart, "baseline", "other") == pytest.approx([0.5, math.nan, math.nan], nan_ok=True)
+    equal = [seed_record(*[0] * 32), seed_record(*[0] * 32)]
+    assert score(equal, "baseline", "baseline") == [0.0, *wilson_interval(0, 64)]
+    three = [seed_record(0, 1, 1, 1), seed_record(1, 1, 0, 0), seed_record(0, 0, 0, 1)]
+    low, high = student_interval([0.75, 0.5, 0.25])
+    assert score(three, *["baseline"] * 3) == pytest.approx([0.5, max(low, 0.0), min(high, 1.0)])
+    sick = SimpleNamespace(progress=RunProgress(last_eval={"eval_agg/success_rate": math.nan}))
+    assert all(map(math.isnan, score([sick], "baseline", "baseline")))
+
+
 GRADES = np.float32([0.5, 0.25, 0.0, 1.0, 0.5, 0.1, 0.0, 0.0])
 
 
@@ -279,7 +308,7 @@ def test_a_grade_is_neither_cut_nor_counted_as_a_success():
     (row,) = group_members.variant_rows([SimpleNamespace(variant="one")] * 2, records, "grade_rate")
     every = np.concatenate([GRADES, GRADES / 2])
     assert row["success"] == pytest.approx(every.mean())
-    over_all = vectorized_runs.pooled_sums(records, "grade_rate")
+    over_all = group_members.pooled_sums(records, "grade_rate")
     ends = np.clip(student_interval(every.tolist()), 0.0, 1.0)
     np.testing.assert_allclose(intervals.score_interval(over_all), ends, rtol=1e-6)
     assert row["low"] <= ends[0] and row["high"] >= ends[1]
