@@ -1,6 +1,7 @@
 """Compares methods by the scores of their runs: aggregates, pairs, profiles and curves."""
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -279,6 +280,11 @@ def list_weaknesses(methods: Sequence[Method], runs: Sequence[ScoredRun]) -> lis
             if len(mine) < ENOUGH_SEEDS:
                 seeds = f"{len(mine)} seed{'s' if len(mine) > 1 else ''}"
                 lines.append(f"{method.name} has {seeds} on {task}; a claim needs {ENOUGH_SEEDS}")
+            # With variants, the population is the runs of one seed, so that seeds are independent.
+            groups = Counter(run.config_file for run in mine if run.config.get("pbt") and not run.variant)
+            if max(groups.values(), default=0) > 1:
+                copies = "runs of one population (pbt) copy each other"
+                lines.append(f"{method.name} on {task}: {copies}, so that they are no independent seeds")
     for task in methods[0].tasks:
         mine = [one for one in runs if one.task == task]
         first, last = min(one.step for one in mine), max(one.step for one in mine)

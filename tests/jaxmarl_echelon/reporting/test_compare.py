@@ -139,6 +139,18 @@ def test_methods_are_told_apart_by_settings_and_variants(tmp_path):
     assert found == dict.fromkeys(names, 2)
 
 
+def test_members_of_a_population_are_no_independent_seeds(tmp_path):
+    pbt = {"pbt": {"every": 2, "keys": ["algo.learning_rate"]}}
+    write_group(tmp_path / "together", [(0.1,), (0.2,)], **pbt)
+    write_group(tmp_path / "apart", [(0.1,), (0.2,)], algo="sac")
+    for seed in (0, 1):
+        write_run(
+            tmp_path / "variants", (0.3,), algo="tqc", name=f"mild_seed_{seed}", variants={"mild": {}}, **pbt
+        )
+    lines = [line for line in compare_in(tmp_path).warnings if "(pbt)" in line]
+    assert len(lines) == 1 and lines[0].startswith("ppo on f110: ") and "no independent seeds" in lines[0]
+
+
 def test_scores_of_several_tasks_are_scaled_by_their_ranges(tmp_path):
     for seed, value in enumerate((0.2, 0.6)):
         write_run(tmp_path / f"a{seed}", (0.0, value), seed=seed)
