@@ -57,8 +57,12 @@ class SearchSettings:
 
 
 def judge_course(scores: Sequence[float], objective: str) -> float:
-    """Returns the value of a trial with these scores of its evaluations, see `SearchSettings.objective`."""
-    return {"best": max(scores), "last": scores[-1], "mean": math.fsum(scores) / len(scores)}[objective]
+    """Returns the value of a trial with these scores of its evaluations, see `SearchSettings.objective`.
+
+    The best is that of the finite scores, NaN without any; one that is not finite makes the mean NaN.
+    """
+    best = max(filter(math.isfinite, scores), default=math.nan)
+    return {"best": best, "last": scores[-1], "mean": math.fsum(scores) / len(scores)}[objective]
 
 
 def is_among_best(value: float, others: Sequence[float], share: float) -> bool:

@@ -10,6 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
+# Share of a sum of squares below which a difference of such sums is rounding.
+SAME = 1e-12
+
 
 def wilson_interval(successes: float, n: float, z: float = 1.959963984540054) -> tuple[float, float]:
     """Wilson score interval of a success probability (Wilson 1927), without continuity correction.
@@ -100,7 +103,8 @@ def score_interval(sums: ScoreSums) -> tuple[float, float]:
     """Returns the 95 % interval of a score in [0, 1]; NaN without episodes.
 
     Wilson's interval if every episode scored 0 or 1, else Student's t interval of the linearised ratio over
-    episodes (Cochran, Sampling Techniques, 1977, section 6.4); [0, 1] for a single graded episode.
+    episodes (Cochran, Sampling Techniques, 1977, section 6.4); [0, 1] for a single graded episode. If all
+    episodes scored the same, Student's interval has no width, and Wilson's for their mean is returned.
     """
     number, mean = sums.number, sums.mean
     if not sums.weight:
@@ -110,7 +114,9 @@ def score_interval(sums: ScoreSums) -> tuple[float, float]:
     if number < 2:
         return 0.0, 1.0
     squares = sums.value_squared - 2.0 * mean * sums.product + mean * mean * sums.weight_squared
-    spread = math.sqrt(max(squares, 0.0) / (number - 1)) * number / sums.weight
+    if squares <= SAME * sums.value_squared:
+        return wilson_interval(min(mean, 1.0) * number, number)
+    spread = math.sqrt(squares / (number - 1)) * number / sums.weight
     half = _half_width(spread, number)
     return max(mean - half, 0.0), min(mean + half, 1.0)
 

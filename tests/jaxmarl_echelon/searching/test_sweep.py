@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import sys
+from itertools import permutations
 from types import SimpleNamespace
 
 import pytest
@@ -168,6 +169,8 @@ def test_trials_are_judged_together_by_the_means_of_their_seeds(study):
 
 def test_courses_and_shares():
     assert [judge_course([1.0, 3.0, 2.0], name) for name in ("best", "last", "mean")] == [3.0, 2.0, 2.0]
+    assert {judge_course(course, "best") for course in permutations([0.2, math.nan, 0.9])} == {0.9}
+    assert math.isnan(judge_course([math.nan], "best"))
     assert [value for value in range(6) if is_among_best(value, range(6), 1 / 3)] == [4, 5]
     assert is_among_best(0.0, [0.0] * 9, 1 / 3) and is_among_best(1.0, [1.0, 0.0], 0.1)
     halving, median = SearchSettings(), SearchSettings(pruner="median")

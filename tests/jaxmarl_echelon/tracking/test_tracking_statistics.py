@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 
 from jaxmarl_echelon.tracking.formats import (
@@ -10,7 +11,14 @@ from jaxmarl_echelon.tracking.formats import (
     format_number,
     format_percent,
 )
-from jaxmarl_echelon.tracking.statistics import Pace, Trend, wilson_interval
+from jaxmarl_echelon.tracking.statistics import (
+    Pace,
+    Trend,
+    score_interval,
+    student_interval,
+    sum_scores,
+    wilson_interval,
+)
 
 
 @pytest.mark.parametrize(("wins", "n"), [(0, 10), (3, 10), (64, 64), (499, 1000)])
@@ -33,6 +41,17 @@ def test_wilson_known_values_and_ends():
 def test_wilson_refuses_impossible_counts(wins, n):
     with pytest.raises(ValueError, match=f"successes={wins}"):
         wilson_interval(wins, n)
+
+
+def test_equal_scores_are_not_certain():
+    """Fifteen draws, or fifteen games of two agents without a success, do not make the next one the same."""
+    ones = np.ones(15)
+    assert score_interval(sum_scores(0.5 * ones, ones)) == wilson_interval(7.5, 15)
+    assert score_interval(sum_scores(0.3 * ones, ones)) == pytest.approx(wilson_interval(4.5, 15))
+    assert score_interval(sum_scores(0.0 * ones, 2.0 * ones)) == wilson_interval(0, 15)
+    assert score_interval(sum_scores(2.0 * ones, 2.0 * ones)) == wilson_interval(15, 15)
+    graded = np.array([0.5, 0.25, 0.75, 0.5])
+    assert score_interval(sum_scores(graded, np.ones(4))) == pytest.approx(student_interval(graded.tolist()))
 
 
 def test_trend_keeps_the_mean_in_bounded_memory():
