@@ -108,7 +108,7 @@ def main() -> None:
         (output / "tasks.json").write_text(json.dumps(tasks, indent=2) + "\n")
     if arguments.ladder:
         steps = score_ladder(program, config, state, episodes)
-        console.print(tables.ladder_table(steps, episodes))
+        console.print(tables.ladder_table(steps, episodes, spec))
         (output / "ladder.json").write_text(json.dumps(steps, indent=2) + "\n")
         plots.ladder_plot(output / "ladder.png", steps)
     if arguments.realism:

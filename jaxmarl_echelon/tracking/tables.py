@@ -24,7 +24,7 @@ def actor_tables(rows: Mapping[str, Mapping[str, float]], episodes: int, spec: A
     first = next(iter(rows.values()))
     names = [name for name in first if name.startswith("eval_agg/outcome/")]
     outcomes = [name for name in names if any(values[name] > 0 for values in rows.values())]
-    result = Table(title=f"score on {episodes} fresh episodes each, deterministic", title_justify="left")
+    result = Table(title=f"score on {episodes} fresh episodes each, {_acting(spec)}", title_justify="left")
     result.add_column("actor", no_wrap=True)
     scored = spec.score is not None
     numbers = [one.column for one in spec.measures]
@@ -51,6 +51,11 @@ def actor_tables(rows: Mapping[str, Mapping[str, float]], episodes: int, spec: A
         return [result]
     below = {name: [format_fixed(one[f"eval_agg/{name}"], 2) for one in rows.values()] for name in numbers}
     return [result, _by_row("measures", rows, below)]
+
+
+def _acting(spec: Any) -> str:
+    """How policies act in evaluations: with hidden information a deterministic one can be exploited."""
+    return "sampled actions" if spec.hidden else "deterministic"
 
 
 def _by_row(title: str, columns: Iterable[str], rows: Mapping[str, Sequence[str]]) -> Table:
@@ -95,9 +100,10 @@ def realism_table(rows: Mapping[str, Mapping[str, float]]) -> Table:
     return _by_row("rollouts compared with recordings", rows, cells)
 
 
-def ladder_table(rows: Sequence[Mapping[str, Any]], episodes: int) -> Table:
+def ladder_table(rows: Sequence[Mapping[str, Any]], episodes: int, spec: Any) -> Table:
     """Table with one row per stage of a curriculum: success with its interval, and outcome rates."""
-    result = Table(title=f"score on {episodes} fresh episodes per phase, deterministic", title_justify="left")
+    title = f"score on {episodes} fresh episodes per phase, {_acting(spec)}"
+    result = Table(title=title, title_justify="left")
     result.add_column("phase", no_wrap=True)
     result.add_column("success [95 %]", justify="right", no_wrap=True)
     outcomes = [name for name in rows[0]["outcomes"] if any(row["outcomes"][name] > 0 for row in rows)]
@@ -111,7 +117,7 @@ def ladder_table(rows: Sequence[Mapping[str, Any]], episodes: int) -> Table:
 
 def variant_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Table with one row per variant of a group of runs."""
-    result = Table(title="last evaluations, deterministic", title_justify="left")
+    result = Table(title="last evaluations", title_justify="left")
     result.add_column("variant", no_wrap=True)
     result.add_column("seeds", justify="right")
     result.add_column(f"{rows[0]['measure'].replace('_', ' ')} [95 %]", justify="right", no_wrap=True)

@@ -1,6 +1,7 @@
 """What an environment declares appears by name, with no code of its own anywhere."""
 
 import csv
+import dataclasses
 import io
 
 from rich.console import Console
@@ -89,6 +90,16 @@ def test_tables_of_actors_show_what_occurred(tmp_path):
     assert "laps" in text and "3.50" in text and "delivered rate" in text
     # Nobody collided, and what is paid is no result for people.
     assert "collisions" not in text and "speed" not in text
+
+
+def test_tables_say_how_policies_act(tmp_path):
+    """In games with hidden information evaluations sample."""
+    spec, rows = declared(tmp_path).spec, {"policy": {f"eval_agg/{k}": v for k, v in EVALUATED.items()}}
+    phase = {"name": "0 easy", "success": 0.5, "low": 0.25, "high": 0.75, "outcomes": {}}
+    for hidden, acting in ((False, "deterministic"), (True, "sampled actions")):
+        own = dataclasses.replace(spec, hidden=hidden)
+        for table in (*tables.actor_tables(rows, 8, own), tables.ladder_table([phase], 8, own)):
+            assert str(table.title).endswith(f", {acting}")
 
 
 def test_many_measures_have_a_table_of_their_own(tmp_path):
