@@ -13,7 +13,7 @@ from jaxmarl_echelon.envs import contract
 from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.training.config import build
 from jaxmarl_echelon.training.config.run_config import RunConfig
-from jaxmarl_echelon.training.host import variants
+from jaxmarl_echelon.training.host import selection_score, variants
 from jaxmarl_echelon.training.program import program
 
 
@@ -118,6 +118,7 @@ def make_train(*config: RunConfig | Environment | str, config_dir: str | Path | 
             env, overrides = config[0], config[1:]
         run = read_config(*cast(tuple[str, ...], overrides), env=env, config_dir=config_dir)
     contract.require_traces(run.env)
+    selection_score.require_scored_learner(run)
     return program.make_train_function(run)
 
 

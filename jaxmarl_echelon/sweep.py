@@ -24,7 +24,7 @@ from jaxmarl_echelon.train import make_tracker
 from jaxmarl_echelon.training.config import base_models, input_files
 from jaxmarl_echelon.training.config.build import change_settings
 from jaxmarl_echelon.training.config.search_space import read_space
-from jaxmarl_echelon.training.host import devices, loop, memory, variants, vectorized_runs
+from jaxmarl_echelon.training.host import devices, loop, memory, selection_score, variants, vectorized_runs
 from jaxmarl_echelon.training.host.group_members import Member
 from jaxmarl_echelon.training.program.program import make_program
 
@@ -180,6 +180,7 @@ class Search:
         one = change_settings(self.config, {"seeds": None})
         members = variants.expand_members(one, self.choices, samples)
         contract.require_traces(members[0].config.env)
+        selection_score.require_scored_learner(members[0].config)
         self.base = variants.scored_run(one, members)
 
     def folder(self) -> Path:

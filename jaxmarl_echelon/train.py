@@ -29,7 +29,15 @@ from jaxmarl_echelon.reporting.learning_curve import draw_learning_curve
 from jaxmarl_echelon.tracking import tables
 from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.training.config import base_models, build, input_files
-from jaxmarl_echelon.training.host import devices, group_members, loop, memory, variants, vectorized_runs
+from jaxmarl_echelon.training.host import (
+    devices,
+    group_members,
+    loop,
+    memory,
+    selection_score,
+    variants,
+    vectorized_runs,
+)
 from jaxmarl_echelon.training.host import resume as resuming
 from jaxmarl_echelon.training.host.devices import DeviceLayout
 from jaxmarl_echelon.training.program.program import make_program
@@ -197,6 +205,7 @@ def read_job(config: DictConfig, choices: dict[str, str], layout: DeviceLayout =
         }
         resolved = input_files.with_absolute_paths(resolved, read)
         contract.require_traces(members[0].config.env)
+        selection_score.require_scored_learner(members[0].config)
         needed = memory.check_replay(members[0].config, len(members), layout)
         base, plan = variants.scored_run(config, members), variants.plan_population(config, members)
         program = make_program(base)
@@ -212,6 +221,7 @@ def read_job(config: DictConfig, choices: dict[str, str], layout: DeviceLayout =
     run = build.build_run_config(config)
     resolved = input_files.with_absolute_paths(resolved, input_files.hash_input_files(run))
     contract.require_traces(run.env)
+    selection_score.require_scored_learner(run)
     needed = memory.check_replay(run, layout=layout)
     program = make_program(run)
     alone = partial(loop.train_run, run, program, resolved, layout=layout)

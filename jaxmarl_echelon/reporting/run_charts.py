@@ -15,7 +15,7 @@ from jaxmarl_echelon.reporting.recorded_runs import (
 )
 from jaxmarl_echelon.tracking.csv_sink import METRICS, read_texts
 from jaxmarl_echelon.tracking.formats import format_count, format_finite, format_percent
-from jaxmarl_echelon.tracking.run_tables import RETURN, Columns, Measured, find_phase_changes
+from jaxmarl_echelon.tracking.run_tables import RETURN, Columns, Measured, find_phase_changes, find_scores
 from jaxmarl_echelon.tracking.statistics import student_interval
 from jaxmarl_echelon.tracking.view import loss_rank
 
@@ -59,8 +59,9 @@ def chart_learning_curves(run: RecordedRun, members: Sequence[RecordedRun]) -> l
 def find_measures(run: RecordedRun, score: Measured, metrics: Columns) -> list[str]:
     """Lists measures that change, in training or evaluations: rates first, then short names, none twice."""
     found: dict[bytes, str] = {}
+    ends = {end for one in find_scores(run.evaluations) for end in (one.low, one.high)}
     for name in sorted(run.evaluations, key=lambda name: (not name.endswith("_rate"), len(name))):
-        if _is_measure(name, score) and _varies(run.evaluations, metrics, name):
+        if name not in ends and _is_measure(name, score) and _varies(run.evaluations, metrics, name):
             found.setdefault(run.evaluations[name].tobytes(), name)
     return list(found.values())
 

@@ -37,6 +37,7 @@ class RunInfo:
       config: the whole configuration as plain dictionaries.
       resume_step: environment steps of the checkpoint the run continues from; None if new.
       scores_rank_policies: whether evaluation scores can rank policies, so that a best one exists.
+      judged_by: column of the average by which they are ranked, as `EnvSpec.judged_by`; None for the score's.
       group: folder of the group of runs that this one belongs to, also of the group's means; None for a run
         alone.
       variant: name of a member's variant; None for others.
@@ -48,6 +49,7 @@ class RunInfo:
     config: Mapping[str, Any] = field(default_factory=dict)
     resume_step: int | None = None
     scores_rank_policies: bool = True
+    judged_by: str | None = None
     group: Path | None = None
     variant: str | None = None
 

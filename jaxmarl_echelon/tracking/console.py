@@ -84,7 +84,8 @@ class ConsoleSink(Sink):
         if math.isfinite(view.value("time/compile_seconds")):
             parts.append(f"compiling took {view.value('time/compile_seconds'):.1f} s of it")
         if view.best is not None:
-            parts.append(f"best evaluation {format_percent(view.best[1])} at {format_count(view.best[0])}")
+            best, at = format_percent(view.best[1]), format_count(view.best[0])
+            parts.append(f"best evaluation{view.best_of} {best} at {at}")
         self._print("ended: " + ", ".join(parts))
 
     def _progress(self) -> None:

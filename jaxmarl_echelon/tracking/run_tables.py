@@ -21,18 +21,28 @@ class Measured(NamedTuple):
 
 
 def find_score(columns: Collection[str]) -> Measured:
-    """Finds the score among the columns of evaluations; the mean return without one.
+    """Finds the run's score among the columns of evaluations; the mean return without one.
 
-    A score is the measure with an interval: `NAME_low` and `NAME_high` next to `NAME_rate` or `NAME`.
+    It is the last one: if only a later role learns, its own score follows the environment's.
     """
+    return next(reversed(find_scores(columns)), Measured(RETURN))
+
+
+def find_scores(columns: Collection[str]) -> list[Measured]:
+    """Lists the measures with an interval: `NAME_low` and `NAME_high` next to `NAME_rate` or `NAME`.
+
+    Of names with a slash, which may be labels of a code, only rates count.
+    """
+    found = []
     for low in columns:
         name = low.removesuffix("_low")
-        if "/" in low or name == low or f"{name}_high" not in columns:
+        if name == low or f"{name}_high" not in columns:
             continue
-        for column in (f"{name}_rate", name):
-            if column in columns:
-                return Measured(column, low, f"{name}_high")
-    return Measured(RETURN)
+        names = (f"{name}_rate",) if "/" in name else (f"{name}_rate", name)
+        known = next((column for column in names if column in columns), None)
+        if known is not None:
+            found.append(Measured(known, low, f"{name}_high"))
+    return found
 
 
 class PhaseChange(NamedTuple):

@@ -52,8 +52,8 @@ class RunView:
       trends: `Trend` of each `train/`, `eval_agg/` and `losses/` key.
       evaluations: newest evaluations, oldest first, as (step, values).
       recent: outcomes of the newest training episodes, newest last.
-      best: (step, mean score) of the best evaluation; ties are broken by the mean return, as for best
-        checkpoints. None before the first evaluation, and if scores cannot rank policies.
+      best: (step, mean score) of the best evaluation by the run's score; ties are broken by the mean return,
+        as for best checkpoints. None before the first evaluation, and if scores cannot rank policies.
       events: newest events as (step, text).
       entries: the newest rows of an opponent pool by entry; empty without one.
     """
@@ -161,6 +161,12 @@ class RunView:
         """Name of the mean score, without namespace; empty without a score."""
         return self.run.spec.score_column or ""
 
+    @property
+    def best_of(self) -> str:
+        """What `best` is of, for display, with a space before it; empty for the environment's score."""
+        own = self.run.judged_by or self.score_column
+        return "" if own == self.score_column else f" of {own.replace('_', ' ')}"
+
     def interval(self, values: Values) -> tuple[float, float, float]:
         """Returns the mean score of an evaluation and the ends of its interval; NaN if unknown."""
         names = (self.score_column, f"{self.score}_low", f"{self.score}_high")
@@ -213,7 +219,10 @@ class RunView:
 
     def _evaluation(self, step: int, values: Values) -> None:
         self.evaluations.append((step, dict(values)))
-        mean, reward = self.interval(values)[0], float(values.get("avg_reward", math.nan))
+        column = self.run.judged_by or self.score_column
+        mean = float(values.get(column, math.nan))
+        # The return is the first role's, as the environment's score is.
+        reward = float(values.get("avg_reward", math.nan)) if column == self.score_column else math.nan
         score = (mean, reward if math.isfinite(reward) else -math.inf)
         if self.run.scores_rank_policies and math.isfinite(mean) and score > self._best_score:
             self.best, self._best_score = (step, mean), score

@@ -93,7 +93,7 @@ def _headlines(view: RunView, last: Values, width: int) -> list[RenderableType]:
     lines: list[RenderableType] = []
     if view.best is not None:
         best = Text.assemble(
-            ("best ", "dim"),
+            (f"best{view.best_of} ", "dim"),
             colour_share(view.best[1], good=True),
             (f" at {format_count(view.best[0])}", "dim"),
         )

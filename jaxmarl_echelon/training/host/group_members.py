@@ -12,7 +12,7 @@ import numpy as np
 
 from algos.types import Hyper
 from jaxmarl_echelon import checkpoints
-from jaxmarl_echelon.envs.base import EnvSpec
+from jaxmarl_echelon.envs.results import Result
 from jaxmarl_echelon.tracking.statistics import ScoreSums, add_scores, score_interval, student_interval
 from jaxmarl_echelon.training.config.build import TASK
 from jaxmarl_echelon.training.config.population_settings import AdaptedNumber, PopulationSettings
@@ -179,23 +179,23 @@ def interval_over_seeds(scores: Sequence[float], sums: ScoreSums) -> tuple[float
     return max(min(low, least), 0.0), min(max(high, most), 1.0)
 
 
-def group_score(members: Sequence[Member], records: Sequence[RunRecord], spec: EnvSpec) -> dict[str, float]:
-    """Returns the mean score of several seeds with its interval, by column; NaN without any score.
+def group_score(members: Sequence[Member], records: Sequence[RunRecord], score: Result) -> dict[str, float]:
+    """Returns a score's mean over several seeds with its interval, by column; NaN without any.
 
     Of several variants there is no interval: their mean is not that of a sample of runs.
 
     Args:
       members: all runs of the group.
       records: of those whose last evaluations count.
-      spec: of their environment; it has a score.
+      score: one of `RunRecord.scores`.
     """
-    found = [record.progress.last_eval[f"eval_agg/{spec.score_column}"] for record in records]
-    found = [score for score in found if math.isfinite(score)] or [math.nan]
+    found = [record.progress.last_eval[f"eval_agg/{score.column}"] for record in records]
+    found = [value for value in found if math.isfinite(value)] or [math.nan]
     low, high = math.nan, math.nan
     if len({member.variant for member in members}) == 1:
-        low, high = interval_over_seeds(found, pooled_sums(records, spec.score_column))
-    ends = {f"eval_agg/{spec.score}_low": low, f"eval_agg/{spec.score}_high": high}
-    return {f"eval_agg/{spec.score_column}": float(np.mean(found))} | ends
+        low, high = interval_over_seeds(found, pooled_sums(records, score.column))
+    ends = {f"eval_agg/{score.name}_low": low, f"eval_agg/{score.name}_high": high}
+    return {f"eval_agg/{score.column}": float(np.mean(found))} | ends
 
 
 def variant_rows(

@@ -15,6 +15,7 @@ import numpy as np
 from algos.metrics import step_count_name
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.envs.base import EnvSpec
+from jaxmarl_echelon.envs.results import Result
 from jaxmarl_echelon.selfplay.pool import EMPTY
 from jaxmarl_echelon.selfplay.report import KINDS, PAST
 from jaxmarl_echelon.tracking.base import RunInfo, Tracker
@@ -124,6 +125,7 @@ class RunRecord:
                 config=self.resolved,
                 resume_step=self.step if resumed else None,
                 scores_rank_policies=selection_score.evaluations_are_informative(self.program.env),
+                judged_by=self.judged_by,
                 group=None if self.variant is None else self.folder.parent,
                 variant=self.variant,
             )
@@ -257,13 +259,20 @@ class RunRecord:
         """Column of the result that scores the run; see `EnvSpec.judged_by`."""
         return self.program.env.spec.judged_by(self.program.agents)
 
+    @property
+    def scores(self) -> list[Result]:
+        """Results with an interval: the environment's score, then the run's if that is another one."""
+        spec = self.program.env.spec
+        found = (one for one in spec.results if one.column in (spec.score_column, self.judged_by))
+        return sorted(found, key=lambda one: one.column != spec.score_column)
+
     def assessment(self, assessment: Assessment, seconds: float) -> list[str]:
         """Logs an evaluation; returns the names of best checkpoints to save."""
         self.progress.seconds += seconds
         self.progress.evaluated = self.progress.updates
         values = evaluation_values(assessment.scalars, assessment.result, self.program.env.spec)
         self.progress.last_eval, self.progress.last_sums = values, self._sums(assessment.result)
-        self._log(values)
+        self._log(values | self._own_interval())
         self._evaluation_episodes(assessment.result)
         self.offer_replay(assessment.result, self.tracker)
         column = self.judged_by
@@ -288,8 +297,15 @@ class RunRecord:
     def _sums(self, result: Evaluation) -> dict[str, list[float]]:
         """Sums over an evaluation's episodes, of the environment's score and of the run's if different."""
         spec = self.program.env.spec
-        scores = [one for one in spec.results if one.column in (spec.score_column, self.judged_by)]
-        return {one.column: list(sum_scores(*result.sums(spec, one.name))) for one in scores}
+        return {one.column: list(sum_scores(*result.sums(spec, one.name))) for one in self.scores}
+
+    def _own_interval(self) -> dict[str, float]:
+        """Ends of the interval of the run's score if that is not the environment's, which has them."""
+        sums, shared = self.progress.last_sums, self.program.env.spec.score_column
+        own = [one for one in self.scores if one.column != shared]
+        return {
+            name: x for one in own for name, x in interval_values(one, ScoreSums(*sums[one.column])).items()
+        }
 
     def _evaluation_episodes(self, result: Evaluation) -> None:
         """Logs the episodes of an evaluation."""
@@ -431,7 +447,9 @@ def evaluation_values(scalars: dict, result: Evaluation, spec: EnvSpec) -> dict[
     values = {k: v for k, v in values.items() if not (k.startswith(groups) and math.isnan(v))}
     if spec.score is not None:
         value, weight = (np.asarray(x) for x in result.scores(spec))
-        values |= score_values(spec, sum_scores(value, weight))
+        sums = sum_scores(value, weight)
+        values[f"eval_agg/{spec.score_column}"] = sums.mean
+        values |= interval_values(spec.result(spec.score), sums)
         if (code := spec.result(spec.score).by) is not None:
             labels = np.array([*spec.labels(code), ""])[np.asarray(result.results[code])]
             values |= worst_tenths(value[weight != 0] / weight[weight != 0], labels[weight != 0])
@@ -453,11 +471,10 @@ def worst_tenths(score: np.ndarray, label: np.ndarray) -> dict[str, float]:
     return {f"eval_agg/worst_decile{name}": value for name, value in {"": worst(score), **by_label}.items()}
 
 
-def score_values(spec: EnvSpec, sums: ScoreSums) -> dict[str, float]:
-    """Mean score with its 95 % interval by column name, see `score_interval`."""
+def interval_values(score: Result, sums: ScoreSums) -> dict[str, float]:
+    """Ends of a score's 95 % interval by column name, see `score_interval`."""
     low, high = score_interval(sums)
-    ends = {f"eval_agg/{spec.score}_low": low, f"eval_agg/{spec.score}_high": high}
-    return {f"eval_agg/{spec.score_column}": sums.mean} | ends
+    return {f"eval_agg/{score.name}_low": low, f"eval_agg/{score.name}_high": high}
 
 
 def by_namespace(metrics: dict[str, float | str]) -> dict[str, dict[str, float | str]]:

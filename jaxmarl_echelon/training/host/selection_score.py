@@ -4,6 +4,7 @@ If one policy plays all seats of a constant-sum game, the mean score over seats 
 """
 
 from jaxmarl_echelon.envs.base import Environment
+from jaxmarl_echelon.training.config.role_assignment import LEARNER, SHARED
 from jaxmarl_echelon.training.config.run_config import RunConfig
 
 # Rating metric by the pool's anchor: without an anchor there is no reference for rating differences.
@@ -18,6 +19,21 @@ def evaluations_are_informative(env: Environment) -> bool:
 def training_is_informative(config: RunConfig) -> bool:
     """Whether the score of training can tell policies apart."""
     return not config.env.spec.constant_sum or plays_rated_opponents(config)
+
+
+def require_scored_learner(config: RunConfig) -> None:
+    """Raises ValueError unless stages of a curriculum are passed by the score of a role that learns.
+
+    Otherwise a learner that makes its opponent fail would never pass a stage, and would be judged by that.
+    """
+    role = config.env.spec.roles[0].name
+    learns = role in config.algos or config.controllers[role].startswith(SHARED)
+    if learns or not config.curriculum(config.env).stages:
+        return
+    raise ValueError(
+        f"controllers.{role}={config.controllers[role]}: must be a learner with a curriculum of stages, "
+        f"which are passed by the score of {role}; allowed: {LEARNER}, or curriculum=none"
+    )
 
 
 def plays_rated_opponents(config: RunConfig) -> bool:

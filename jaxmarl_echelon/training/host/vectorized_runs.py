@@ -181,9 +181,8 @@ class RunGroup(RunLoop):
                 values.append(record.progress.last_eval)
         self.records[0].offer_replay(take_member(assessment, 0).result, self.tracker)
         means = mean_values(values)
-        spec = self.program.env.spec
-        if spec.score is not None:
-            means |= group_score(self.members, [*present.values()], spec)
+        for score in self.records[0].scores:
+            means |= group_score(self.members, [*present.values()], score)
         for namespace, part in by_namespace(means).items():
             self.tracker.log(namespace, self.step, part)
         if self.watch is not None:
@@ -356,7 +355,8 @@ def train_group(
     total = group.config.updates * program.steps_per_update
     step = group.step if resume else None
     tells = selection_score.evaluations_are_informative(program.env)
-    tracker.open(RunInfo(folder, program.env.spec, total, resolved, step, tells, group=folder))
+    judged = records[0].judged_by
+    tracker.open(RunInfo(folder, program.env.spec, total, resolved, step, tells, judged, group=folder))
     if processes.is_first_process():
         write_members_table(folder / "members.csv", members)
         group.lineage = CsvTable(folder / "pbt.csv", step) if plan else None

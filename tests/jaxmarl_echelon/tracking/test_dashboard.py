@@ -124,6 +124,16 @@ def test_the_best_of_equally_successful_evaluations_is_that_of_the_highest_rewar
     assert found == [(0, 0.0), (1, 0.0), (1, 0.0), (3, 0.1), (3, 0.1)]
 
 
+def test_the_best_evaluation_is_by_the_score_of_who_learns(tmp_path):
+    """If only the defender learns, the attacker's success falls while the policy gets better."""
+    column = "success/defender_rate"
+    view = RunView(dataclasses.replace(run_info(tmp_path), judged_by=column), now=0.0)
+    for step, attacker in enumerate((0.9, 0.5, 0.1)):
+        view.write("eval_agg", step, {"success_rate": attacker, column: 1 - attacker, "avg_reward": 9.0}, 0.0)
+    assert view.best == (2, 0.9) and view.best_of == " of success/defender rate"
+    assert RunView(run_info(tmp_path), now=0.0).best_of == ""
+
+
 def test_no_evaluation_is_the_best_where_the_score_tells_nothing(tmp_path):
     view = RunView(dataclasses.replace(run_info(tmp_path), scores_rank_policies=False), now=0.0)
     view.write("eval_agg", 0, {"success_rate": 0.5, "avg_reward": 0.0}, 0.0)

@@ -250,12 +250,12 @@ def seed_record(*grades):
 
 
 def test_the_interval_of_a_group_is_over_seeds_and_of_several_variants_there_is_none():
-    spec = SimpleNamespace(score="success", score_column="success_rate")
+    success = Result("success", kind="rate")
     names = ("success_rate", "success_low", "success_high")
 
     def score(records, *variants):
         members = [SimpleNamespace(variant=name) for name in variants]
-        found = group_members.group_score(members, records, spec)
+        found = group_members.group_score(members, records, success)
         return [found[f"eval_agg/{name}"] for name in names]
 
     # All episodes of one seed succeed and none of the other: 64 episodes are a sample of two.

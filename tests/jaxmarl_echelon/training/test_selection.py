@@ -5,14 +5,19 @@ from types import SimpleNamespace
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from duels import Duel
 
 from algos.on_policy.a2c import A2CConfig
+from jaxmarl_echelon import command_line, train
 from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.envs.textgames.games import tictactoe
 from jaxmarl_echelon.selfplay.settings import PoolSettings
 from jaxmarl_echelon.tracking.base import Tracker
+from jaxmarl_echelon.tracking.csv_sink import CsvSink, read_columns
+from jaxmarl_echelon.tracking.run_tables import find_score
+from jaxmarl_echelon.tracking.statistics import wilson_interval
 from jaxmarl_echelon.training.config.run_config import RunConfig
-from jaxmarl_echelon.training.host import selection_score
+from jaxmarl_echelon.training.host import group_members, selection_score
 from jaxmarl_echelon.training.host.run_record import RunProgress, RunRecord
 from jaxmarl_echelon.training.program import evaluation
 from jaxmarl_echelon.training.program.assessment import Assessment
@@ -37,12 +42,12 @@ def pooled(**changes) -> dict:
     return {"controllers": {"player": "pool:player"}, "pool": PoolSettings(**settings)}
 
 
-def record_of(config: RunConfig, folder) -> RunRecord:
-    parts = {"env": config.env, "agents": {"player": None}, "role": "player"}
+def record_of(config: RunConfig, folder, role="player", tracker=None) -> RunRecord:
+    parts = {"env": config.env, "agents": {role: None}, "role": role}
     program = SimpleNamespace(
         **parts, curriculum=constant_curriculum(config.env), steps_per_update=config.steps_per_update
     )
-    return RunRecord(config, program, {}, folder, Tracker({}), RunProgress())
+    return RunRecord(config, program, {}, folder, tracker or Tracker({}), RunProgress())
 
 
 def assessed(record: RunRecord, points: float) -> list[str]:
@@ -62,6 +67,50 @@ def reported(record: RunRecord, **metrics: float) -> dict[str, float]:
     metrics |= {"train__quarantined_environments": 0.0}
     found = {name.replace("__", "/"): np.array([value]) for name, value in metrics.items()}
     return record.reports(Report(found, {"number": np.array([0]), "length": np.zeros((1, 0))}), 1.0)
+
+
+def test_stages_are_passed_by_the_score_of_a_role_that_learns():
+    def run(curriculum=lambda _env: SimpleNamespace(stages=("easy", "hard")), **controllers):
+        return configured(env=Duel(), curriculum=curriculum, controllers=controllers)
+
+    with pytest.raises(ValueError) as caught:
+        selection_score.require_scored_learner(run(blue="still", red="learner"))
+    line = "controllers.blue=still: must be a learner with a curriculum of stages"
+    assert str(caught.value).startswith(line) and "\n" not in str(caught.value)
+    for controllers in ({"red": "learner"}, {"blue": "shared:red", "red": "learner"}):
+        selection_score.require_scored_learner(run(**controllers))
+    selection_score.require_scored_learner(run(constant_curriculum, blue="still", red="learner"))
+
+
+@pytest.mark.parametrize("more", [(), ("seeds=2",)])
+def test_such_stages_are_refused_before_anything_is_written(more):
+    given = ["env=f110", "curriculum=phased26", "controllers.attacker=ftg", "controllers.defender=learner"]
+    typed = command_line.normalize_overrides([*given, "env.lidar_beams=12", "num_envs=16", *more])
+    with pytest.raises(ValueError, match="controllers.attacker=ftg: must be a learner with a curriculum"):
+        train.read_job(*command_line.compose_config(typed))
+
+
+def test_reports_take_the_score_of_who_learns(tmp_path):
+    """With its interval, which follows that of the environment's score."""
+    config = configured(env=Duel(), controllers={"blue": "still", "red": "learner"})
+    record = record_of(config, tmp_path, "red", Tracker({"csv": CsvSink()}))
+    record.open(resumed=False)
+    outcome = jnp.array([0, 1, 1, 1])  # blue has won once
+    sides = {role.name: jnp.zeros((GAMES, role.size)) for role in config.env.spec.roles}
+    there, length = {name: jnp.ones_like(x, bool) for name, x in sides.items()}, jnp.ones(GAMES, jnp.int32)
+    result = evaluation.Evaluation(np.zeros(GAMES, bool), there, sides, length, {"outcome": outcome}, None)
+    scalars = evaluation.summarize_evaluation(result, config.env.spec, "red")
+    record.assessment(Assessment(scalars, result, jnp.int32(0)), 1.0)
+    record.tracker.close()
+    columns = read_columns(tmp_path / "eval.csv")
+    score = find_score(columns)
+    found = [columns[name].tolist() for name in (score.column, score.low, score.high)]
+    assert score.column == "red_success_rate" and found == [[x] for x in (0.75, *wilson_interval(3, 4))]
+    assert columns["success_low"].tolist() == [wilson_interval(1, 4)[0]]
+    (shared, own) = record.scores
+    assert (shared.name, own.name) == ("success", "red_success")
+    means = group_members.group_score([SimpleNamespace(variant="baseline")], [record], own)
+    assert means["eval_agg/red_success_low"] == wilson_interval(3, 4)[0]
 
 
 def test_the_latest_policy_is_the_best_of_a_game_against_itself(tmp_path):
