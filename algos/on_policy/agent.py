@@ -18,7 +18,7 @@ from algos.nets.normalize import (
     update_reward_scale,
 )
 from algos.nets.observations import init_statistics, merge_statistics, normalize_observations
-from algos.on_policy.sample_epochs import samples_from_rollout
+from algos.on_policy.sample_epochs import hide_unseen_observations, samples_from_rollout
 from algos.on_policy.settings import OnPolicyState, RolloutSettings
 from algos.on_policy.traced_settings import apply_schedules
 from algos.optim.optimizers import global_norm, latest_params
@@ -270,7 +270,9 @@ def update_from_rollout(
             last_skip=rollout.last_skip,
         )
         state = state.replace(rewards=rewards)
-    batch = method.prepare(config, state, rollout.without_open_decisions(), hyper)
+    # Open decisions are seen, too: their values end the returns of those before.
+    seen = hide_unseen_observations(rollout).without_open_decisions()
+    batch = method.prepare(config, state, seen, hyper)
     params, optimizer, metrics = method.learn(state, key, batch, hyper)
     observations = merge_statistics(state.observations, rollout.obs, rollout.alive)
     metrics["explained_variance"] = explained_variance(batch.value, batch.target, batch.alive)

@@ -140,10 +140,10 @@ class ValueBatch(NamedTuple):
       action: actions taken.
       value: value of the best action, as estimated in the rollout.
       target: returns.
-      alive: bool; the agent acted. Other rows hold zeros.
+      alive: bool; the agent acted, or is out and its story goes on. Other rows hold zeros.
       reset: bool, as in `Rollout`.
       carry: recurrent state before each segment, `[S, ...]`; `()` without a core.
-      idle: bool per row, of agents that never acted in the rollout.
+      idle: bool per row, of agents that were never `alive` in the rollout.
     """
 
     obs: jax.Array | Entities
@@ -176,22 +176,23 @@ def value_targets(config: PQNConfig, state: OnPolicyState, rollout: Rollout, hyp
     With the value of the best action as the value of a state, the targets of `gae` are the returns
     `R_t = r_t + gamma ((1 - lambda) max_a Q(s_{t+1}, a) + lambda R_{t+1})` (Gallici et al. 2024, section 4).
     """
-    alive = rollout.alive
+    # Whatever an agent that is out would do has the same value, from which its last decision bootstraps.
+    learnt = rollout.has_value_target
     reward = learning_rewards(state, rollout, hyper)
     _, target = gae_of_rollout(rollout, reward, hyper["gamma"], hyper["gae_lambda"])
-    clean = partial(keep_where, alive)
+    clean = partial(keep_where, learnt)
     steps = ValueBatch(
-        obs=jax.tree.map(clean, compress_observations(state.observations, rollout.obs)),
+        obs=compress_observations(state.observations, rollout.obs),
         action=clean(rollout.action),
         value=clean(rollout.extras["value"]),
         target=clean(target),
-        alive=alive,
+        alive=learnt,
         reset=rollout.reset,
         carry=(),
-        idle=jnp.broadcast_to(~alive.any(0), alive.shape),
+        idle=jnp.broadcast_to(~learnt.any(0), learnt.shape),
     )
     if not config.recurrent:
-        return jax.tree.map(lambda x: x.reshape((alive.size,) + x.shape[alive.ndim :]), steps)
+        return jax.tree.map(lambda x: x.reshape((learnt.size,) + x.shape[learnt.ndim :]), steps)
     rows = jax.tree.map(lambda x: jnp.moveaxis(split_into_segments(x, 1), 0, 1), steps)
     # The carry of an agent that is dead at the start may be non-finite.
     carry = jax.tree.map(

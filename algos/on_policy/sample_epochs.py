@@ -89,6 +89,14 @@ def learning_rewards(state: OnPolicyState, rollout: Rollout, hyper: Hyper) -> ja
     return jnp.clip(reward * hyper["reward_scale"], -hyper["reward_clamp"], hyper["reward_clamp"])
 
 
+def hide_unseen_observations(rollout: Rollout) -> Rollout:
+    """Returns the rollout with zeros for what nobody looks at: observations of the dead may be non-finite.
+
+    Agents look while they act, wait for their turn, which their memories take in, or are out.
+    """
+    return rollout.replace(obs=jax.tree.map(partial(keep_where, rollout.paid), rollout.obs))
+
+
 def keep_where(alive: jax.Array, x: jax.Array, fill: float = 0) -> jax.Array:
     """Selects `x` `[*alive.shape, ...]` where `alive`, and `fill` elsewhere."""
     return jnp.where(expand_mask(alive, x.ndim), x, jnp.asarray(fill, x.dtype))

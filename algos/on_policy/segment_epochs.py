@@ -125,9 +125,7 @@ def segments_from_rollout(
     if teacher is not None:
         own, watched = rows.carry
         rows = rows.replace(carry=own)
-        seen = split_into_segments(
-            keep_where(rollout.has_value_target, actor_observation(rollout.obs)), number
-        )
+        seen = split_into_segments(actor_observation(rollout.obs), number)
         taught = evaluate_teacher(teacher, state.teacher, seen, watched, rows.reset, rows.mask)
     past_burn_in = (jnp.arange(rows.alive.shape[0]) >= config.burn_in)[:, None]
     value = rows.extras["value"]
@@ -141,10 +139,7 @@ def reshape_to_segments(state: OnPolicyState, rollout: Rollout, hyper: Hyper, nu
     """Reshapes a rollout to axes `[T, S]`; see `Segments.rollout`, and `split_into_segments` for `number`."""
     alive, value = rollout.alive, rollout.extras["value"]
     within = rollout.replace(
-        obs=jax.tree.map(
-            partial(keep_where, rollout.has_value_target),
-            compress_observations(state.observations, rollout.obs),
-        ),
+        obs=compress_observations(state.observations, rollout.obs),
         action=keep_where(alive, rollout.action),
         extras={
             "log_prob": keep_where(alive, rollout.extras["log_prob"]),
@@ -334,6 +329,8 @@ def segment_gradient(
 
     grads, (samples, ratio, value) = jax.grad(loss, has_aux=True)(params)
     if config.refreshes:
+        # Of rows that are not learnt from, the rollout's value is the next value of the row before.
+        value = jnp.where(minibatch.rollout.paid, value, known.value)
         memory = memory._replace(
             value=memory.value.at[:, chosen].set(value), ratio=memory.ratio.at[:, chosen].set(ratio)
         )

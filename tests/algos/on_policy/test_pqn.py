@@ -6,6 +6,7 @@ import pytest
 from value_cases import moved, numpy_values
 
 from algos.on_policy.pqn import PQNConfig, action_value_loss, rollout_epsilon, value_targets
+from algos.on_policy.sample_epochs import hide_unseen_observations
 from algos.types import ActionSpec, ObservationSpec, Rollout
 
 T, E, A, F = 6, 2, 2, 4
@@ -53,7 +54,8 @@ def batch_of(rollout, core="none"):
     hyper = {"gamma": GAMMA, "gae_lambda": LAMBDA, "reward_scale": 2.0, "reward_clamp": np.inf}
     if core != "none":
         rollout = rollout.replace(carry=((np.ones((1, E, A, 8), np.float32),),))
-    return jax.jit(functools.partial(value_targets, config))(state, rollout, hyper)
+    seen = hide_unseen_observations(rollout)
+    return jax.jit(functools.partial(value_targets, config))(state, seen, hyper)
 
 
 def test_targets_are_returns_with_the_best_actions_values():
@@ -68,6 +70,16 @@ def test_targets_are_returns_with_the_best_actions_values():
         following, after = rollout.extras["value"][t], expected[t]
     found = np.asarray(batch.target).reshape(T, E, A)
     np.testing.assert_allclose(found, np.where(rollout.alive, expected, 0.0), rtol=1e-4, atol=1e-5)
+
+
+def test_the_values_of_agents_that_are_out_are_learnt():
+    """Rewards that come after their end reach them by these values, where a rollout ends in between."""
+    rollout = rollout_of()
+    out = ~rollout.alive & (np.arange(T) > 1)[:, None, None]
+    assert out.any()
+    batch = batch_of(rollout.replace(out=out))
+    np.testing.assert_array_equal(np.asarray(batch.alive).reshape(T, E, A), rollout.alive | out)
+    assert np.isfinite(np.asarray(batch.target)).all() and (np.asarray(batch.target)[out.ravel()] != 0).all()
 
 
 @pytest.mark.parametrize("core", ["none", "gru"])

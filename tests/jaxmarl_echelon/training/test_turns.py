@@ -302,6 +302,49 @@ class Echo(GameRules):
         return state.bit.astype(jnp.float32)[None]
 
 
+def unchanged_losses(**settings) -> dict[str, np.ndarray]:
+    """Losses `[updates]` of a policy with pronounced choices and values that does not learn."""
+    sizes = {"horizon": SUPER_STEPS, "num_minibatches": 1, "widths": (8,), "sampling": "sequential"}
+    still = {"learning_rate": 0.0, "learning_rate_end": 0.0, "normalize_advantage": "none"}
+    algo = PPOConfig(**sizes, **still, normalize_observation=False, **settings)
+    run = {"total_env_steps": 10_000, "num_envs": ENVS, "eval_episodes": 6}
+    program = make_program(RunConfig(TextGame(Hops()), algo, constant_curriculum, **run))
+
+    def update(run, _):
+        run, report = program.update(run)
+        return run, {name: report.metrics[f"losses/{name}"] for name in LOSSES}
+
+    def spread(path, x):
+        shift = "value" in jax.tree_util.keystr(path)
+        return 100.0 * x if "policy" in jax.tree_util.keystr(path) else 3.0 * x + shift
+
+    @jax.jit
+    def losses(key):
+        run = program.init(key)
+        state = run.policies[ROLE]
+        params = jax.tree_util.tree_map_with_path(spread, state.params)
+        run = run.replace(policies={ROLE: state.replace(params=params)})
+        return jax.lax.scan(update, run, None, 3)[1]
+
+    return jax.device_get(losses(jax.random.key(0)))
+
+
+LOSSES = ("approx_kl", "clip_fraction", "value_loss", "policy_loss", "entropy")
+
+
+def test_memories_read_in_training_what_they_read_while_a_seat_waited():
+    losses = unchanged_losses(epochs=1, core={"kind": "lstm", "width": 8})
+    np.testing.assert_allclose(losses["approx_kl"], 0.0, atol=1e-7)
+    assert (losses["clip_fraction"] == 0).all() and (losses["entropy"] < 1.0).all()
+
+
+def test_values_of_open_decisions_stay_when_others_are_refreshed():
+    """Without learning nothing changes from epoch to epoch, however advantages are computed."""
+    once, again = (unchanged_losses(epochs=2, recompute_advantage=when) for when in ("once", "minibatch"))
+    for name in ("value_loss", "policy_loss"):
+        np.testing.assert_allclose(again[name], once[name], rtol=1e-5)
+
+
 def remembering_agent() -> Agent:
     """Answers the bit that it was shown at its previous decision, and learns nothing."""
 
