@@ -28,7 +28,7 @@ QUIET = FactChanges(
 @jax.jit
 def _compute(it):
     it = it._replace(now=it.now._replace(teams=TEAMS))
-    return components.compute_shaping(it), components.potential_growth(it)
+    return components.compute_shaping(it), components.potential_growth(it), components.dithering(it)
 
 
 MIDDLING = (0.5, 0.5, 0.5, 0.5)
@@ -40,7 +40,7 @@ def shaped(before=None, after=None, parameters=MIDDLING, news=None, potential=((
 
 
 def judged(before=None, after=None, parameters=MIDDLING, news=None, potential=((0, 0), (0, 0)), **given):
-    """`shaped`, and the growth of potentials."""
+    """`shaped`, with `dithering`, and the growth of potentials."""
     told = order(parameters=parameters)
     fields = {
         name: given.pop(name)
@@ -65,8 +65,8 @@ def judged(before=None, after=None, parameters=MIDDLING, news=None, potential=((
         decision=jnp.int32(fields.get("decision", LIMIT)),
         asked=jnp.float32(40.0),
     )
-    paid, grown = _compute(it)
-    return dict(zip(COMPONENTS, np.asarray(paid).T, strict=True)), grown
+    paid, grown, dithering = _compute(it)
+    return dict(zip(COMPONENTS, np.asarray(paid).T, strict=True)) | {"dithering": dithering}, grown
 
 
 def test_survival_rewards_living_and_penalises_dying_less_with_loss_appetite():
@@ -133,11 +133,23 @@ def test_zone_control_rewards_mechs_in_the_objective():
     assert paid.tolist() == pytest.approx([0.25, 0.0, 1.0, 0.0])
 
 
-def test_mission_progress_is_a_difference_of_potentials_with_a_penalty_for_dithering():
-    paid = shaped(potential=((0.2, 0.5), (0.3, 0.5)), gamma=0.9)["mission_progress"]
-    assert paid.tolist() == pytest.approx([0.07, 0.07, -0.05, -0.05])
-    hurried = shaped(stalled=(20, 19), parameters=(0.5, 0.5, 1.0, 0.5))["mission_progress"]
-    assert hurried.tolist() == pytest.approx([-0.1 / LIMIT] * 2 + [0.0] * 2)
+def test_mission_progress_is_a_difference_of_potentials_whatever_the_time_pressure():
+    for pressure in (0.0, 1.0):
+        paid = shaped(
+            potential=((0.2, 0.5), (0.3, 0.5)),
+            gamma=0.9,
+            stalled=(20, 20),
+            parameters=(0.5, 0.5, pressure, 0.5),
+        )
+        assert paid["mission_progress"].tolist() == pytest.approx([0.07, 0.07, -0.05, -0.05])
+
+
+def test_dithering_is_penalised_under_time_pressure():
+    hurried = shaped(stalled=(20, 19), parameters=(0.5, 0.5, 1.0, 0.5), was_alive=[True, False, True, True])[
+        "dithering"
+    ]
+    assert hurried.tolist() == pytest.approx([-0.1 / LIMIT, 0.0, 0.0, 0.0])
+    assert not shaped(stalled=(20, 20), parameters=(0.5, 0.5, 0.0, 0.5))["dithering"].any()
 
 
 def test_dead_mechs_return_the_potential_like_survivors_at_the_end():

@@ -18,11 +18,12 @@ from jaxmarl_echelon.envs.echelon.commands import STATUS_REPORT
 from jaxmarl_echelon.envs.echelon.missions import results
 from jaxmarl_echelon.envs.echelon.missions.env import DEAD_SEE
 from jaxmarl_echelon.envs.echelon.missions.measures.facts import CAPTURE
-from jaxmarl_echelon.envs.echelon.missions.pay.components import POTENTIALS
+from jaxmarl_echelon.envs.echelon.missions.pay.components import PATIENCE, POTENTIALS
 from jaxmarl_echelon.envs.echelon.missions.rewards import make_mission_reward
 from jaxmarl_echelon.envs.echelon.missions.state import COMPONENTS, CONFIRMATION, NEVER, PAID, VERBS
 from jaxmarl_echelon.envs.echelon.missions.verbs.scout import SCOUT
 from jaxmarl_echelon.envs.echelon.missions.verbs.suppress import TARGET_TIME
+from jaxmarl_echelon.envs.echelon.missions.weights import DITHERING
 from jaxmarl_echelon.envs.echelon.observing.layout import SELF_FIELDS
 from jaxmarl_echelon.envs.echelon.scripts.heuristic import LAPSE, STEADY
 from jaxmarl_echelon.training.config import build
@@ -226,12 +227,23 @@ def only(name, params):
     return params.replace(echelon=params.echelon.replace(reward=reward.params()))
 
 
-def test_discounted_mission_progress_depends_only_on_the_start(game):
-    """Discounted, its sum is minus the potential at the start for every mech, whether it falls or lives."""
-    plain = game.env.task_params({"mission": "assault", "gamma": 0.9, "time_pressure": 0.0})
-    params = only("mission_progress", plain)
+@pytest.mark.parametrize(("pressure", "progress"), [(0.0, 0.625), (1.0, 0.625), (1.0, 1.0)])
+def test_discounted_mission_progress_depends_only_on_the_start(game, pressure, progress):
+    """Discounted, its sum is minus the potential at the start for every mech, whether it falls or lives.
+
+    Under time pressure the penalty for dithering comes on top, at the document's weight: 0 in the last phase.
+    """
+    params = only(
+        "mission_progress",
+        game.env.task_params(
+            {"mission": "assault", "gamma": 0.9, "time_pressure": pressure, "progress": progress}
+        ),
+    )
     state, time = game.reset(jax.random.key(1), params)
     opening, paid, said = float(state.potential[0]), np.zeros(2), 0.0
+    weight = float(params.weights.components[COMPONENTS.index("mission_progress")]) * (1.0 + pressure)
+    early = 2.0 * float(params.weights.early * params.weights.terminal)
+    penalty, dithering, dithered = weight * DITHERING * pressure / LIMIT, np.zeros(2), 0.0
     draw = jax.jit(partial(random_actions, game.env.spec))
     for decision in range(LIMIT):
         if decision == LIMIT // 2:
@@ -243,13 +255,14 @@ def test_discounted_mission_progress_depends_only_on_the_start(game):
         paid += 0.9**decision * np.asarray(time.reward["blue"])
         said += float(time.info["reward/mission_progress"])
         if decision == LIMIT // 2:
+        idle = living * float(state.by_team.stalled[0] >= PATIENCE)
+        dithering, dithered = dithering + 0.9**decision * idle, dithered + idle.mean()
             first = state.potential[0] - opening
-    weight = float(params.weights.components[COMPONENTS.index("mission_progress")])
-    weight += 2.0 * float(params.weights.early * params.weights.terminal)
-    assert time.over and time.present["blue"].all() and before > 0
-    assert paid.tolist() == pytest.approx([-weight * opening] * 2, abs=1e-5)
+    assert time.over and time.present["blue"].all() and before > 0 and dithered > 0
+    expected = -(weight + early) * opening - penalty * dithering
+    assert paid.tolist() == pytest.approx(expected.tolist(), abs=1e-5)
     # Reported is by how much the potential grew while mechs lived, which is not given back.
-    grown = weight * (first + state.potential[0] - opening) / 2
+    grown = (weight + early) * (first + state.potential[0] - opening) / 2 - penalty * dithered
     assert said == pytest.approx(float(grown), abs=1e-5)
 
 

@@ -92,8 +92,8 @@ def compute_shaping(it: ShapingInputs) -> jax.Array:
 def potential_growth(it: ShapingInputs) -> dict[str, jax.Array]:
     """Returns the growth of each living mech's potentials, `[M]` per component of `POTENTIALS`.
 
-    Other penalties of these components are included. Excluded are the discount, which rewards the remaining
-    distance at every decision, and the return of the potential at the end.
+    Excluded are the discount, which rewards the remaining distance at every decision, and the return of the
+    potential at the end.
     """
     goes_on = it._replace(
         gamma=jnp.float32(1.0), over=jnp.bool_(False), now=it.now._replace(mechs=_lasting(it))
@@ -144,16 +144,24 @@ def zone_control(it: ShapingInputs) -> jax.Array:
     return jnp.where(it.news.inside, it.news.tick[it.now.team], 0.0) * it.per_decision
 
 
+def dithering(it: ShapingInputs) -> jax.Array:
+    """Returns the penalty `[M]` for dithering under time pressure, at most 0, of living mechs.
+
+    It is paid with `mission_progress`, but it is no difference of potentials.
+    """
+    penalty = jnp.where(it.stalled >= PATIENCE, it.orders.dithering, 0.0)[it.now.team]
+    return jnp.where(it.before.alive, penalty, 0.0)
+
+
 def mission_progress(it: ShapingInputs) -> jax.Array:
-    """Rewards mission progress, as a difference of potentials; penalises dithering under time pressure.
+    """Rewards mission progress, as a difference of potentials.
 
     A mech's potential is 0 after its death and after the end of the episode: rewards of the potential are
     returned at death, as survivors return them at the end.
     """
     team = it.now.team
     left = jnp.where(it.now.mechs.alive & ~it.over, it.potential[1][team], 0.0)
-    gained = it.gamma * left - it.potential[0][team]
-    return gained + jnp.where(it.stalled >= PATIENCE, it.orders.dithering, 0.0)[team]
+    return it.gamma * left - it.potential[0][team]
 
 
 def stealth(it: ShapingInputs) -> jax.Array:

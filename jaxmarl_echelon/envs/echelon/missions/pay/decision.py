@@ -24,6 +24,8 @@ from jaxmarl_echelon.envs.echelon.missions.state import (
 )
 from jaxmarl_echelon.envs.echelon.missions.verbs.registry import Registry
 
+_PROGRESS = "mission_progress"
+
 
 class MissionRewardInputs(NamedTuple):
     """Inputs of the rewards of one decision.
@@ -64,7 +66,8 @@ def compute_mission_rewards(
     """Computes rewards `[M]` per component, before the run's own factors, and the values `[M]` to log.
 
     At the end of an episode dead mechs receive rewards, too; empty slots never do. Rewards are logged as they
-    are, except for differences of potentials, for which the growth of the potential is logged.
+    are, except for differences of potentials, for which the growth of the potential is logged. The penalty
+    for dithering is part of `mission_progress`.
 
     Args:
       key: of the decision; see `assign_credit`.
@@ -78,14 +81,17 @@ def compute_mission_rewards(
     given = components.weights_by_verb(
         params.weights.components, params.gates[it.told.verb], it.shaping.orders
     )
+    column = COMPONENTS.index(_PROGRESS)
+    # Not multiplied by `early`: only differences of potentials leave the best policy as it is.
+    dithering = components.dithering(it.shaping) * given[team, column]
     # The terminal reward 2 S - 1 grows by twice the growth of success.
-    given = given.at[:, COMPONENTS.index("mission_progress")].add(
-        2.0 * params.weights.early * params.weights.terminal
-    )
+    given = given.at[:, column].add(2.0 * params.weights.early * params.weights.terminal)
     shaping = components.compute_shaping(it.shaping) * given[team]
-    paid = {name: shaping[:, column] for column, name in enumerate(COMPONENTS)}
+    paid = {name: shaping[:, index] for index, name in enumerate(COMPONENTS)}
     grown = components.potential_growth(it.shaping)
     grown = {name: value * given[team, COMPONENTS.index(name)] for name, value in grown.items()}
+    for rewards in (paid, grown):
+        rewards[_PROGRESS] = rewards[_PROGRESS] + dithering
     ends = verdict.over & present
     terminal = params.weights.terminal * success.terminal_reward(verdict.success)[team]
     assessed = CreditInputs(
