@@ -61,6 +61,28 @@ def test_blue_s_capture_counts_the_remaining_time_as_not_held_by_red(game):
     assert time.over and time.info["mission/red"] == pytest.approx(0.6 * 5 / LIMIT)
 
 
+@pytest.mark.parametrize("last_enemy_falls", [8, 12])
+def test_a_hold_that_follows_a_stage_lasts_to_the_end(game, last_enemy_falls):
+    """Whether the enemies are gone before GO, at decision 10, or fall after it."""
+    state = game.start("stage", "scout", places=((10.0, 20.0), (12.0, 20.0), *EAST))
+    orders = state.scenario.orders
+    orders = orders.replace(
+        verb=orders.verb.at[0].set(jnp.int32([VERBS.index("stage"), VERBS.index("hold")])),
+        objective=orders.objective.at[0].set(jnp.float32([10.0, 20.0])),
+        go=jnp.int32([10, NEVER]),
+    )
+    echelon = state.echelon.replace(decision=jnp.int32(8))
+    state = state.replace(echelon=echelon, scenario=state.scenario.replace(orders=orders))
+    for decision in range(8, LIMIT):
+        if decision == last_enemy_falls:
+            mechs = state.echelon.battle.mechs
+            battle = state.echelon.battle.replace(mechs=mechs.replace(hp=mechs.hp.at[2:].set(0.0)))
+            state = state.replace(echelon=state.echelon.replace(battle=battle))
+        state, time = game.step(state)
+        assert bool(time.over) == (decision == LIMIT - 1), decision
+    assert results.MISSION_ENDINGS[time.info["ending"]] == "time" and time.info["mission"] > 0.8
+
+
 def test_holding_until_the_enemy_completes_elsewhere_counts_as_held_throughout(game):
     """Blue has found all and covered all, while red was alone in the objective from the start."""
     state = capturing(game, "scout", "hold", 1)

@@ -53,9 +53,9 @@ def assess_missions(
     """Assesses both missions after a decision.
 
     An episode ends when blue's mission is complete, or red's is and blue is eliminated; when a team is
-    eliminated and the other's order ends with its enemies, or both teams are; and at the time limit. If an
-    order is lost earlier (its squad is eliminated, or blue completes its own by capturing the objective), its
-    shares of time refer to the whole time limit.
+    eliminated and the other's order, unless it is a follow-on, ends with its enemies, or both teams are; and
+    at the time limit. If an order is lost earlier (its squad is eliminated, or blue completes its own by
+    capturing the objective), its shares of time refer to the whole time limit.
 
     Args:
       registry: the verbs.
@@ -88,7 +88,8 @@ def assess_missions(
         stalled=jnp.where(grown, 0, ours.stalled + 1),
         attempted=ours.attempted | _attempts(evidence, order, mechs, potential),
     )
-    idle = jnp.asarray(registry.flags("ends_with_enemies"))[order.verb]
+    # A follow-on is judged by its own time: ended in its first decisions it would be worth nothing.
+    idle = jnp.asarray(registry.flags("ends_with_enemies"))[order.verb] & ~order.went
     ends = jnp.stack([completed, (gone & (idle | (living == 0))[::-1]).any(), decision >= limit])
     over = ends.any()
     return Verdict(

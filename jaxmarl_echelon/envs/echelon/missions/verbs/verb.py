@@ -68,7 +68,7 @@ class Verb:
         gated. None for the row of `weights.GATES` with the verb's name.
       timed: the order is done as soon as it succeeds; otherwise it lasts to the end and is never late.
       complete: success at which the episode ends; None for never.
-      ends_with_enemies: the episode ends with the last enemy.
+      ends_with_enemies: the episode ends with the last enemy, unless the order is a follow-on.
       void_without_enemies: as a follow-on the order is void if no enemy is left at GO.
       drive: destination of a script, one of `DRIVES`.
       begins: first act, one of `ACTS`.
