@@ -4,6 +4,8 @@ It reads the whole state, but reacts only to enemies that its own sensors have i
 is `hot`. Reference: docs/reference/echelon.md 15.8.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,7 +45,7 @@ class MissionScriptMemory(struct.PyTreeNode):
 
     Attributes:
       motion: memory of the plain heuristic.
-      leg: `[A]` int32 number of reached route points.
+      leg: `[A]` int32 number of reached points of a route, or of a flanking move.
       alarmed: bool; the team has noticed enemies.
       sprung: bool; the team's ambush has begun.
     """
@@ -56,6 +58,9 @@ class MissionScriptMemory(struct.PyTreeNode):
 
 def make_mission_script(env, side: int, *, moves: bool = True) -> ScriptedPolicy:
     """Returns a policy that plays a team of missions.
+
+    As a teacher it neither waits nor holds fire as its scenario says: an imitator's mean action would lie
+    between those of both conducts.
 
     Args:
       env: the environment.
@@ -71,7 +76,7 @@ def make_mission_script(env, side: int, *, moves: bool = True) -> ScriptedPolicy
             plain.initial_heuristic_memory(own.size), leg, jnp.bool_(False), jnp.bool_(False)
         )
 
-    def act(key, memory, state, params):
+    def play(key, memory, state, params, *, teaches):
         echelon, scenario = state.echelon, state.scenario
         mechs, tally = echelon.battle.mechs, echelon.battle.tally
         timer = state.by_mech.timer[own][:, foes]
@@ -84,10 +89,12 @@ def make_mission_script(env, side: int, *, moves: bool = True) -> ScriptedPolicy
         close = (known & mechs.alive[foes] & mechs.alive[own][:, None] & (apart <= AMBUSH_RANGE)).any()
         sprung = memory.sprung | close
         zone, leg = _goals(env, side, own, memory.leg, state)
-        waits = (ambush & ~sprung) | (cold & ~alarmed)
+        waits, fire = (ambush & ~sprung) | (cold & ~alarmed), scenario.fire[side]
+        if teaches:
+            waits, fire = jnp.zeros_like(waits), jnp.ones_like(fire)
         brief = plain.TeamTask(
             zone=zone,
-            fire=jnp.where(waits, 0.0, scenario.fire[side]),
+            fire=jnp.where(waits, 0.0, fire),
             known=known,
             still=jnp.broadcast_to(waits, own.shape),
             spared=_spared(env, side, state),
@@ -99,7 +106,7 @@ def make_mission_script(env, side: int, *, moves: bool = True) -> ScriptedPolicy
         memory = MissionScriptMemory(motion, leg, alarmed, sprung)
         return memory, jnp.concatenate([action, 2.0 * _status(state, own)[:, None] - 1.0], axis=1)
 
-    return ScriptedPolicy(init, act)
+    return ScriptedPolicy(init, partial(play, teaches=False), partial(play, teaches=True))
 
 
 def _spared(env, side: int, state) -> jax.Array:
@@ -134,14 +141,16 @@ def _goals(env, side: int, own: np.ndarray, leg: jax.Array, state) -> tuple[jax.
     drive = jnp.asarray([DRIVES.index(verb.drive) for verb in env.registry.verbs])[order.verb[side]]
     goal = jnp.broadcast_to(zone[:2], position.shape)
     goal = jnp.where(drive == DRIVES.index(WATCH), watch, goal)
-    goal = jnp.where((drive == DRIVES.index(CIRCLE)) & (leg == 0)[:, None], flank, goal)
+    circles = drive == DRIVES.index(CIRCLE)
+    goal = jnp.where(circles & (leg == 0)[:, None], flank, goal)
     goal = jnp.where(drive == DRIVES.index(ROAM), _unseen(env, own, position, state), goal)
     goal = jnp.where(patrols, route, goal)
     arrived = vectors.vector_length(goal - position) < POINT_DISTANCE
     direct = (drive == DRIVES.index(ADVANCE)) & ~patrols
     radius = jnp.where(direct, zone[2], GOAL_RADIUS)
     zones = jnp.concatenate([goal, jnp.broadcast_to(radius, (own.size, 1))], axis=1)
-    return zones, leg + arrived
+    # Only these have points to count: an arrival at a stage is no point of the flanking move after it.
+    return zones, leg + (arrived & (circles | patrols))
 
 
 def _unseen(env, own: np.ndarray, position: jax.Array, state) -> jax.Array:

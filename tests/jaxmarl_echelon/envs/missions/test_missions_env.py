@@ -250,13 +250,14 @@ def test_discounted_mission_progress_depends_only_on_the_start(game, pressure, p
             mechs = state.echelon.battle.mechs
             battle = state.echelon.battle.replace(mechs=mechs.replace(hp=mechs.hp.at[0].set(0.0)))
             state, before = state.replace(echelon=state.echelon.replace(battle=battle)), state.potential[0]
+        living = np.asarray(state.echelon.battle.mechs.alive[:2])
         actions = draw(jax.random.key(decision), time)
         state, time = game.step(state, actions, params, decision)
         paid += 0.9**decision * np.asarray(time.reward["blue"])
         said += float(time.info["reward/mission_progress"])
-        if decision == LIMIT // 2:
         idle = living * float(state.by_team.stalled[0] >= PATIENCE)
         dithering, dithered = dithering + 0.9**decision * idle, dithered + idle.mean()
+        if decision == LIMIT // 2:
             first = state.potential[0] - opening
     assert time.over and time.present["blue"].all() and before > 0 and dithered > 0
     expected = -(weight + early) * opening - penalty * dithering
@@ -352,21 +353,58 @@ def test_a_cold_team_is_idle_until_it_tracks_or_is_hit(game, red):
     assert np.abs(red(of_red(state, disposition=DEFENSIVE, awareness=WARM))[1][:, :2]).max() > 0.1
 
 
+def faced(game, distance, **facts):
+    """Red's mechs with enemies in sight ahead of them, `distance` voxels away."""
+    places = ((36.0 - distance, 20.0), (36.0 - distance, 26.0), *EAST)
+    state = sighted(of_red(game.start(places=places), **facts))
+    bodies = state.echelon.battle.mechs
+    bodies = bodies.replace(yaw=np.full(4, np.pi, np.float32))
+    return state.replace(echelon=state.echelon.replace(battle=state.echelon.battle.replace(mechs=bodies)))
+
+
+def shoots_and_moves(action):
+    return bool((action[:, [PRIMARY, TERTIARY]] > 0).any()), bool((action[:, :2] != 0).any())
+
+
 def test_an_ambush_holds_fire_until_the_enemy_is_close(game, red):
     def fires(distance, **facts):
-        places = ((36.0 - distance, 20.0), (36.0 - distance, 26.0), *EAST)
-        state = sighted(of_red(game.start(places=places), **facts))
-        bodies = state.echelon.battle.mechs
-        bodies = bodies.replace(yaw=np.full(4, np.pi, np.float32))
-        state = state.replace(
-            echelon=state.echelon.replace(battle=state.echelon.battle.replace(mechs=bodies))
-        )
-        action = red(state)[1]
-        return bool((action[:, [PRIMARY, TERTIARY]] > 0).any()), bool((action[:, :2] != 0).any())
+        return shoots_and_moves(red(faced(game, distance, **facts))[1])
 
     assert fires(7.0, disposition=AMBUSH, awareness=HOT) == (True, True)
     assert fires(13.0, disposition=AMBUSH, awareness=HOT) == (False, False)
     assert fires(11.9, disposition=DEFENSIVE, awareness=HOT)[0]
+
+
+def test_a_teacher_of_missions_plays_without_the_handicap(game, red):
+    """A cold team under a probability of fire of 0 would do nothing; so would an ambush out of its range."""
+    script = game.env.scripts["heuristic_red"]
+    teach = jax.jit(lambda state: script.teach(jax.random.key(0), script.init(), state, game.params)[1])
+    for distance, facts in ((7.0, (DEFENSIVE, COLD)), (13.0, (AMBUSH, HOT))):
+        state = faced(game, distance, **dict(zip(("disposition", "awareness"), facts, strict=True)))
+        state = state.replace(scenario=state.scenario.replace(fire=jnp.zeros(2)))
+        assert shoots_and_moves(red(state)[1]) == (False, False)
+        assert shoots_and_moves(np.asarray(teach(state))) == (True, True)
+
+
+def test_a_squad_flanks_after_a_stage(game):
+    """It stands on the objective of its stage; that is no point of the way to the flank."""
+    script = game.env.scripts["heuristic_blue"]
+    act = jax.jit(lambda memory, state: script.act(jax.random.key(0), memory, state, game.params))
+    state = game.start("stage", "scout", places=((10.0, 20.0), (11.0, 20.0), *EAST))
+    orders = state.scenario.orders
+    orders = orders.replace(
+        verb=orders.verb.at[0, 1].set(VERBS.index("flank")),
+        objective=orders.objective.at[0].set(jnp.float32([[10.0, 20.0], [30.0, 20.0]])),
+        go=jnp.int32([1, NEVER]),
+    )
+    state = state.replace(scenario=state.scenario.replace(orders=orders))
+    memory, _ = act(script.init(), state)
+    after = state.replace(echelon=state.echelon.replace(decision=jnp.int32(1)))
+    _, goes = act(memory, after)
+    _, flanks = act(memory.replace(leg=jnp.zeros(2, jnp.int32)), after)
+    _, attacks = act(memory.replace(leg=jnp.ones(2, jnp.int32)), after)
+    np.testing.assert_array_equal(goes, flanks)
+    assert not np.array_equal(flanks, attacks)
 
 
 def test_a_team_reacts_to_enemies_that_it_sees_unless_it_is_hot(game, red):
