@@ -10,7 +10,7 @@ from jaxmarl_echelon.envs.echelon.battle_interface import BattleInterface
 from jaxmarl_echelon.envs.echelon.env import Echelon
 from jaxmarl_echelon.envs.echelon.observing.layout import make_layout
 from jaxmarl_echelon.envs.echelon.rosters import read_roster
-from jaxmarl_echelon.envs.echelon.settings import PERIOD, SUBSTEPS, SettingLimits
+from jaxmarl_echelon.envs.echelon.settings import SUBSTEPS, SettingLimits
 from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank, add_path_codes, generate_terrain
 from jaxmarl_echelon.envs.rewards import Reward
 
@@ -36,9 +36,10 @@ def make(reward: Reward, *, bank: TerrainBank | None = None, **given) -> Echelon
     pack = max(roster.largest_pack for roster in rosters)
     if settings.read_share_per_team("assist", forces.assist).max() > 0 and bank.ways is None:
         bank = add_path_codes(bank)
-    limits = SettingLimits(bank.zone.shape[0], teams, pack, ways=bank.ways is not None)
-    if rules.zone_seconds is None:
-        half = readers.read_number("time_limit", rules.time_limit, PERIOD) / 2
+    timed = rules.zone_seconds is None
+    limits = SettingLimits(bank.zone.shape[0], teams, pack, ways=bank.ways is not None, zone_by_time=timed)
+    if timed:
+        half = settings.halve_time_limit(rules.time_limit)
         chosen = replace(chosen, rules=replace(rules, zone_seconds=half))
     params = EchelonParams(
         reward=reward.params(),

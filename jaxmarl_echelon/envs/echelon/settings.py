@@ -114,6 +114,7 @@ class SettingLimits(NamedTuple):
       pack: largest allowed pack size.
       seconds: longest allowed time limit.
       ways: whether the terrains store paths to their zones, which navigation assistance needs.
+      zone_by_time: whether `zone_seconds` is half the time limit, also of tasks that change it.
     """
 
     maps: int
@@ -121,6 +122,7 @@ class SettingLimits(NamedTuple):
     pack: int
     seconds: float = math.inf
     ways: bool = True
+    zone_by_time: bool = False
 
 
 Reader = tuple[str, Callable[[Any, SettingLimits], jax.Array]]
@@ -138,6 +140,11 @@ def count_decisions(seconds: float) -> int:
 def read_time_limit(value, limits: SettingLimits) -> jax.Array:
     """Reads a time limit in seconds as a number of decisions."""
     return jnp.int32(count_decisions(read_number("time_limit", value, PERIOD, limits.seconds)))
+
+
+def halve_time_limit(time_limit) -> float:
+    """Returns half of a time limit in seconds: the score that wins if `zone_seconds` is null."""
+    return read_number("time_limit", time_limit, PERIOD) / 2
 
 
 def read_zone_seconds(value, _limits: SettingLimits) -> jax.Array:
@@ -225,6 +232,10 @@ def change_battle_params(
             fields["classes"] = before["classes"].at[here].set(jnp.asarray(roster.classes, jnp.int32))
             fields["pack"] = before["pack"].at[here].set(jnp.asarray(roster.packs, jnp.int32))
     refuse_fixed(plain, (*READERS, *TEAMS, "reward"))
+    if limits.zone_by_time and "time_limit" in plain:
+        plain.setdefault("zone_seconds", None)
+    if "zone_seconds" in plain and plain["zone_seconds"] is None:
+        plain["zone_seconds"] = halve_time_limit(plain.get("time_limit", int(params.max_decisions) * PERIOD))
     limits = limits._replace(seconds=int(params.max_decisions) * PERIOD)
     return params.replace(
         **read_fields(READERS, plain, limits), **fields, reward=reward.change(params.reward, weights)

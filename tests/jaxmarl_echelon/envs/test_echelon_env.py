@@ -348,6 +348,18 @@ def test_curricula_change_settings_without_recompiling(game):
     assert same[0] == same[1]
 
 
+def test_tasks_with_another_time_limit_are_won_by_half_of_it_unless_told_otherwise(game):
+    def seconds(env, **given):
+        return float(env.task_params(settings=given).zone_seconds)
+
+    assert seconds(game.env) == seconds(game.env, zone_seconds=None) == 30.0
+    assert seconds(game.env, time_limit=20.0) == seconds(game.env, time_limit=20.0, zone_seconds=None) == 10.0
+    assert seconds(game.env, time_limit=20.0, zone_seconds=15.0) == 15.0
+    fixed = built(flat_bank(ZONES), zone_seconds=8.0)
+    assert seconds(fixed, time_limit=20.0) == 8.0
+    assert seconds(fixed, time_limit=20.0, zone_seconds=None) == 10.0
+
+
 def test_evaluation_episodes_start_differently(game):
     check_starts_differ(game.env, game.params)
 
