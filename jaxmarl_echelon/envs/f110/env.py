@@ -11,7 +11,14 @@ from jaxmarl_echelon.envs import results
 from jaxmarl_echelon.envs.base import EnvSpec, Role, ScriptedPolicy, TimeStep
 from jaxmarl_echelon.envs.f110 import episode_settings
 from jaxmarl_echelon.envs.f110.car_environment import CarEnvironment
-from jaxmarl_echelon.envs.f110.cars.simulation import SPEED, CarSimulation, SpeedLock, poses_of, velocities_of
+from jaxmarl_echelon.envs.f110.cars.simulation import (
+    SPEED,
+    CarSimulation,
+    SpeedLock,
+    clip_commands,
+    poses_of,
+    velocities_of,
+)
 from jaxmarl_echelon.envs.f110.episode_settings import ROLES
 from jaxmarl_echelon.envs.f110.observing import track_position
 from jaxmarl_echelon.envs.f110.observing.observe import (
@@ -166,7 +173,7 @@ class F110(CarEnvironment):
         self, key: jax.Array, state: F110State, actions: dict[str, jax.Array], params: F110Params
     ) -> tuple[F110State, TimeStep]:
         """Advances one decision; actions outside the car's limits are clipped."""
-        commands = jnp.concatenate([actions[role] for role in ROLES])
+        commands = clip_commands(jnp.concatenate([actions[role] for role in ROLES]), params.car)
         lock = SpeedLock(params.locked, params.lock_steps - state.step, state.spawn_speed)
         cars, trace = self.simulation.drive(
             key, state.cars, commands, state.map_index, params, jnp.ones(2, bool), lock
@@ -258,7 +265,8 @@ class F110(CarEnvironment):
         return CarRewardInputs(
             ego_pose=poses[ATTACKER],
             ego_velocity=velocities[ATTACKER],
-            ego_steer=commands[ATTACKER, 0],
+            # Physics reverts steps under commands that are not numbers.
+            ego_steer=jnp.nan_to_num(commands[ATTACKER, 0]),
             target_pose=poses[DEFENDER],
             target_velocity=velocities[DEFENDER],
             target_scan_min=jnp.float32(0.0),

@@ -11,7 +11,7 @@ from jaxmarl_echelon.envs import results
 from jaxmarl_echelon.envs.base import EnvSpec, Role, ScriptedPolicy, TimeStep
 from jaxmarl_echelon.envs.f110 import episode_settings
 from jaxmarl_echelon.envs.f110.car_environment import CarEnvironment
-from jaxmarl_echelon.envs.f110.cars.simulation import CarSimulation, poses_of, velocities_of
+from jaxmarl_echelon.envs.f110.cars.simulation import CarSimulation, clip_commands, poses_of, velocities_of
 from jaxmarl_echelon.envs.f110.observing import track_position
 from jaxmarl_echelon.envs.f110.observing.observe import (
     ACTION_UNITS,
@@ -116,7 +116,7 @@ class F110Race(CarEnvironment):
         self, key: jax.Array, state: RaceState, actions: dict[str, jax.Array], params: RaceParams
     ) -> tuple[RaceState, TimeStep]:
         """Advances one decision; actions outside the car's limits are clipped."""
-        commands = actions["car"]
+        commands = clip_commands(actions["car"], params.car)
         driving = state.cars.active
         parked = params.obstacles & (state.outcome != FINISHED)
         cars, trace = self.simulation.drive(key, state.cars, commands, state.map_index, params, parked)
@@ -184,7 +184,8 @@ class F110Race(CarEnvironment):
         return CarRewardInputs(
             ego_pose=poses_of(state),
             ego_velocity=velocities_of(state),
-            ego_steer=steer,
+            # Physics reverts steps under commands that are not numbers.
+            ego_steer=jnp.nan_to_num(steer),
             target_pose=nothing,
             target_velocity=nothing,
             target_scan_min=zero,

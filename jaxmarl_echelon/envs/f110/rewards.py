@@ -23,7 +23,7 @@ class CarRewardInputs:
     Attributes:
       ego_pose: `[3]` x, y (m) and heading (rad) after the step.
       ego_velocity: `[3]` vx, vy (m/s, body frame) and yaw rate (rad/s).
-      ego_steer: steering command in rad.
+      ego_steer: steering command in rad, within the car's limits.
       target_pose: `[3]` of the target.
       target_velocity: `[3]` of the target.
       target_scan_min: shortest range in the target's scan, metres.

@@ -19,6 +19,7 @@ from jaxmarl_echelon.envs.f110.observing.observe import gaplock_layout
 from jaxmarl_echelon.envs.f110.settings import read_maps
 from jaxmarl_echelon.envs.f110.starts import spawns
 from jaxmarl_echelon.envs.f110.state import ATTACKER, DEFENDER
+from jaxmarl_echelon.training.acting.controllers import find_script
 from jaxmarl_echelon.training.program.evaluation import evaluation_params
 from physics.centerline import centerline_from_points
 from physics.gridmap import OccupancyMap
@@ -373,6 +374,31 @@ def test_one_long_decision_is_rewarded_like_two_short_ones(env, batch, step):
         paid = float(one.info[f"reward/{name}"] + two.info[f"reward/{name}"])
         assert float(long.info[f"reward/{name}"]) == pytest.approx(paid, abs=1e-7), name
     assert float(long.info["reward/step"]) == pytest.approx(-0.002)
+
+
+def test_the_attacker_s_steering_is_paid_as_it_is_carried_out():
+    env = build("centerline_racing", lidar_beams=16, lidar_noise=0.0)
+    params, limit = env.default_params(), float(env.default_params().car.s_max)
+    state, _ = jax.jit(env.reset)(jax.random.key(0), params)
+    step = jax.jit(env.step)
+
+    def paid(steer):
+        actions = {"attacker": np.float32([[steer, 0.6]]), "defender": np.float32([[9.0, 0.6]])}
+        return float(step(jax.random.key(1), state, actions, params)[1].info["reward/steer"])
+
+    assert paid(9.0) == paid(limit) < paid(0.1) < paid(np.nan) == 0.0
+
+
+def test_random_drivers_draw_from_their_own_role_s_space():
+    env = build(attacker_speed=[0.3, 0.5], lidar_beams=16)
+    for role in env.spec.roles:
+        low, high = (np.asarray(bound) for bound in role.action.bounds())
+        for name in ("random", "gaussian"):
+            script = find_script(env, role.name, name)
+            draw = jax.vmap(lambda key, script=script: script.act(key, script.init(), None, None)[1])
+            drawn = np.asarray(draw(jax.random.split(jax.random.key(0), 64)))[:, 0]
+            assert (low <= drawn).all() and (drawn <= high).all(), (role.name, name)
+            assert (np.ptp(drawn, axis=0) > 0.5 * (high - low)).all(), (role.name, name)
 
 
 def test_maps_mix_within_one_batch(mixed):

@@ -156,6 +156,19 @@ def test_driving_backwards_loses_metres(params, reset, step):
     assert np.all(np.asarray(time.reward["car"]) < 0)
 
 
+def test_steering_is_paid_as_it_is_carried_out(env, params, reset, step):
+    """At most to the car's limit, and a command that is no number as none."""
+    limit, (still, _) = float(env.default_params().car.s_max), reset(keys(5), params)
+    begun, _ = step(keys(0), still, drive(0.0, 1.0), params)
+
+    def paid(steer):
+        return np.asarray(step(keys(1), begun, drive(steer, 1.0), params)[1].reward["car"])
+
+    np.testing.assert_array_equal(paid(9.0), paid(limit))
+    np.testing.assert_array_equal(paid(np.inf), paid(limit))
+    assert (paid(limit) < paid(0.0)).all() and np.isfinite(paid(np.nan)).all()
+
+
 def test_crashed_cars_are_out_and_the_episode_ends_with_the_last(env, params, reset, step):
     state, time = reset(keys(6), params)
     was_out = np.zeros((BATCH, CARS), bool)

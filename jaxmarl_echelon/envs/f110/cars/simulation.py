@@ -128,7 +128,7 @@ class CarSimulation:
         Args:
           key: random key of the range noise.
           cars: the cars before the decision.
-          commands: `[N, 2]` steering angle (rad) and speed (m/s), clipped to the car's limits.
+          commands: `[N, 2]` steering angle (rad) and speed (m/s), within the car's limits.
           map_index: int32, the map.
           params: parameters.
           parked: `[N]` bool; the car remains as an obstacle, visible to scans, once it no longer drives.
@@ -139,13 +139,6 @@ class CarSimulation:
           physics step earlier, at rest; a car that crashed no longer drives. Without `shared_fate` a
           car that touches another one also comes to rest.
         """
-        commands = jnp.stack(
-            [
-                jnp.clip(commands[:, 0], params.car.s_min, params.car.s_max),
-                jnp.clip(commands[:, 1], params.car.v_min, params.car.v_max),
-            ],
-            axis=-1,
-        )
         keys = jax.random.split(key, self.repeat)
 
         def tick(cars, inputs):
@@ -247,6 +240,14 @@ class CarSimulation:
 def _standing(state: jax.Array) -> jax.Array:
     """Returns car states `[N, 7]` with zero speed and yaw rate."""
     return state.at[:, SPEED].set(0.0).at[:, YAW_RATE].set(0.0)
+
+
+def clip_commands(commands: jax.Array, car) -> jax.Array:
+    """Clips commands `[N, 2]`, steering angle (rad) and speed (m/s), to the limits of the CarParams `car`."""
+    return jnp.stack(
+        [jnp.clip(commands[:, 0], car.s_min, car.s_max), jnp.clip(commands[:, 1], car.v_min, car.v_max)],
+        axis=-1,
+    )
 
 
 def poses_of(state: jax.Array) -> jax.Array:
