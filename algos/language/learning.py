@@ -136,13 +136,15 @@ def make_objective(config, mode: AnswerMode, bind, start: LanguageParams | None,
 def _policy_terms(config, log_prob, rows: AnswerRows, advantage, chosen, hyper: Hyper) -> jax.Array:
     """Terms of the policy, weighted where tokens were sampled by another forward pass."""
     clips = hyper["clip"], jnp.where(jnp.isfinite(hyper["clip_high"]), hyper["clip_high"], hyper["clip"])
+    weigh = losses.correction_weights
     if config.loss == "gspo":
-        return losses.sequence_ratio_terms(log_prob, rows.old, advantage, chosen, *clips)
-    if config.loss == "clip":
+        terms = losses.sequence_ratio_terms(log_prob, rows.old, advantage, chosen, *clips)
+        weigh = losses.sequence_correction_weights
+    elif config.loss == "clip":
         terms = losses.clipped_ratio_terms(log_prob, rows.old, advantage, chosen, *clips)
     else:
         terms = losses.reinforce_terms(log_prob, advantage, chosen)
-    return terms * losses.correction_weights(rows.old, rows.sampled, chosen) if config.corrects else terms
+    return terms * weigh(rows.old, rows.sampled, chosen) if config.corrects else terms
 
 
 def _old_log_probs(mode: AnswerMode, bind, params: LanguageParams, rows: AnswerRows, size: int) -> jax.Array:

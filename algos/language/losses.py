@@ -54,9 +54,14 @@ def sequence_ratio_terms(
     Arguments are as for `clipped_ratio_terms`. The ratio is the exponential of the mean difference of
     log-probabilities over the chosen tokens; answers without any count 0.
     """
+    ratio = jnp.exp(_mean_difference(log_prob, old, chosen))
+    return jnp.where(chosen.any(axis=1), _clipped(ratio, advantage, clip, clip_high), 0.0)
+
+
+def _mean_difference(new: jax.Array, old: jax.Array, chosen: jax.Array) -> jax.Array:
+    """Mean difference `[R]` of log-probabilities `[R, w]` over the chosen places; 0 without any."""
     number = jnp.sum(chosen, axis=1)
-    mean = jnp.sum(jnp.where(chosen, log_prob - old, 0.0), axis=1) / jnp.maximum(number, 1)
-    return jnp.where(number > 0, _clipped(jnp.exp(mean), advantage, clip, clip_high), 0.0)
+    return jnp.sum(jnp.where(chosen, new - old, 0.0), axis=1) / jnp.maximum(number, 1)
 
 
 def _clipped(ratio: jax.Array, advantage: jax.Array, clip, clip_high) -> jax.Array:
@@ -73,6 +78,16 @@ def correction_weights(old: jax.Array, sampled: jax.Array, chosen: jax.Array) ->
       chosen: as for `reinforce_terms`; the weights of other places are 1.
     """
     weight = jnp.minimum(jnp.exp(jnp.where(chosen, old - sampled, 0.0)), MAX_WEIGHT)
+    return jax.lax.stop_gradient(weight)
+
+
+def sequence_correction_weights(old: jax.Array, sampled: jax.Array, chosen: jax.Array) -> jax.Array:
+    """Computes truncated importance weights `[R]` of answers, for `sequence_ratio_terms`.
+
+    Arguments are as for `correction_weights`. Like the ratio, a weight is the exponential of the mean
+    difference over the chosen tokens; answers without any have 1.
+    """
+    weight = jnp.minimum(jnp.exp(_mean_difference(old, sampled, chosen)), MAX_WEIGHT)
     return jax.lax.stop_gradient(weight)
 
 

@@ -154,6 +154,21 @@ def test_the_paid_answer_is_learnt(settings):
         assert learnt.all() and float(metrics["sampler_gap_max"].max()) < 1e-4
 
 
+@pytest.mark.parametrize("loss", ["reinforce", "clip", "gspo"])
+def test_answers_of_another_policy_are_weighted(loss):
+    config, agent = make_agent(loss=loss, correct="always")
+    state, key = agent.init(jax.random.key(0)), jax.random.key(1)
+    rollout, update = play(agent, state, key), jax.jit(agent.update)
+    told = rollout.extras["log_prob"]
+    found = []
+    for factor in (1.0, 4.0):
+        # The policy that acted said the paid answer `factor` times as often.
+        older = told + jnp.where(rollout.extras["chosen"] & (rollout.action == 1), jnp.log(factor), 0.0)
+        _, metrics = update(state, key, rollout.replace(extras=rollout.extras | {"log_prob": older}))
+        found.append(float(metrics["policy_loss"]))
+    assert config.corrects and abs(found[1] - found[0]) > 0.002
+
+
 @pytest.mark.thorough
 def test_the_wrong_sign_does_not_learn_it():
     _, agent = make_agent()

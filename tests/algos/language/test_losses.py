@@ -51,6 +51,13 @@ def test_the_gap_between_acting_and_learning():
     assert losses.correction_weights(OLD + 9, SAMPLED, EVERY).max() == losses.MAX_WEIGHT
 
 
+def test_an_answer_is_weighted_by_the_mean_difference_of_its_tokens():
+    few = jnp.array([[True, True, False], [True, True, True], [False, False, False]])
+    shift = jnp.array([[0.0], [9.0], [9.0]])
+    weights = losses.sequence_correction_weights(OLD + shift, SAMPLED, few)
+    np.testing.assert_allclose(weights, [np.exp((0.3 - 0.05) / 2), losses.MAX_WEIGHT, 1.0], atol=1e-6)
+
+
 @pytest.mark.parametrize(("difference", "expected"), [(0.3, 0.049858808), (-0.5, 0.106530660)])
 def test_the_divergence_estimate(difference, expected):
     found = losses.divergence_terms(NEW, NEW + difference, EVERY)
