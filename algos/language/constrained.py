@@ -134,16 +134,23 @@ def score_answers(
 ) -> tuple[Scored, jax.Array]:
     """Computes the probabilities of answers of `generate_answers`, in one pass over whole rows.
 
+    With top-p their tokens count as kept, so that their log-probabilities are finite after a gradient step.
+
     Args:
       tokens: int32 `[R, w]` as generated; other arguments are as for `generate_answers`.
 
     Returns:
       the probabilities, and the hidden state `[R, d]` at the end of the prompt.
     """
+    hidden = _answer_states(reader, trie, prompt, tokens)
+    return score_path(reader, trie, hidden, allowed, tokens, how), hidden[:, 0]
+
+
+def _answer_states(reader: Reader, trie: AnswerTrie, prompt: jax.Array, tokens: jax.Array) -> jax.Array:
+    """Hidden states `[R, max(trie.choices, 1), d]` before each token of answers."""
     prompt = append_prefix(trie, prompt)
     whole = jnp.concatenate([prompt, tokens[:, : max(trie.choices, 1) - 1]], axis=1)
-    hidden = reader.hidden(whole)[:, prompt.shape[1] - 1 :]
-    return score_path(reader, trie, hidden, allowed, tokens, how), hidden[:, 0]
+    return reader.hidden(whole)[:, prompt.shape[1] - 1 :]
 
 
 def score_path(
@@ -156,19 +163,26 @@ def score_path(
 ) -> Scored:
     """Computes the probabilities of the tokens of answers from the states before each of them.
 
+    With top-p the tokens count as kept, see `score_answers`.
+
     Args:
       hidden: `[R, max(trie.choices, 1), d]`.
       tokens: int32 `[R, w]`.
     """
-    allowed = allowed | ~allowed.any(-1, keepdims=True)
-    node = node_path(trie, tokens)[:, : hidden.shape[1]]
-    options, live = jnp.asarray(trie.token)[node], live_children(trie, allowed[:, None], node)
-    log_probs = option_log_probs(reader.children(hidden, options), live, how)
-    said = (options == tokens[:, : node.shape[1], None]) & live
+    options, live, said = _path_options(trie, allowed, tokens, hidden.shape[1])
+    log_probs = option_log_probs(reader.children(hidden, options), live, how, said)
     log_prob = jnp.sum(jnp.where(said, log_probs, 0.0), axis=-1)
     chosen = live.sum(-1) > 1
-    pad = partial(jnp.pad, pad_width=((0, 0), (0, tokens.shape[1] - node.shape[1])))
+    pad = partial(jnp.pad, pad_width=((0, 0), (0, tokens.shape[1] - said.shape[1])))
     return Scored(*(pad(jnp.where(chosen, x, 0.0)) for x in (log_prob, option_entropy(log_probs))))
+
+
+def _path_options(trie: AnswerTrie, allowed: jax.Array, tokens: jax.Array, places: int):
+    """Options `[R, w, C]` at the first places of answers: tokens, which are live, and which is said."""
+    allowed = allowed | ~allowed.any(-1, keepdims=True)
+    node = node_path(trie, tokens)[:, :places]
+    options, live = jnp.asarray(trie.token)[node], live_children(trie, allowed[:, None], node)
+    return options, live, (options == tokens[:, :places, None]) & live
 
 
 def node_path(trie: AnswerTrie, tokens: jax.Array) -> jax.Array:
@@ -193,7 +207,11 @@ def answer_probabilities(
 
     def one(prompt, allowed):
         prompts, legal = (jnp.broadcast_to(x, (number, *x.shape)) for x in (prompt, allowed))
-        scored, _ = score_answers(reader, trie, prompts, legal, every, how)
-        return jnp.where(allowed | ~allowed.any(), jnp.exp(scored.log_prob.sum(-1)), 0.0)
+        hidden = _answer_states(reader, trie, prompts, every)
+        options, live, said = _path_options(trie, legal, every, hidden.shape[1])
+        # Unlike in learning, an answer outside of top-p has no probability.
+        log_probs = option_log_probs(reader.children(hidden, options), live, how)
+        log_prob = jnp.where(said, log_probs, 0.0).sum((-2, -1))
+        return jnp.where(allowed | ~allowed.any(), jnp.exp(log_prob), 0.0)
 
     return lax.map(lambda given: one(*given), (prompt, allowed))

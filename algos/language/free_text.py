@@ -121,6 +121,8 @@ def score_text(
 ) -> Scored:
     """Computes the probabilities of generated tokens, one place at a time, without keeping any logits.
 
+    With top-p these tokens count as kept, so that their log-probabilities are finite after a gradient step.
+
     Args:
       hidden: `[R, w, d]`, the states from which the tokens were drawn.
       tokens, chosen: `[R, w]` as generated.
@@ -131,7 +133,8 @@ def score_text(
     @jax.checkpoint
     def score(given):
         hidden, token = given
-        log_probs = option_log_probs(reader.logits(hidden), allowed, how)
+        said = jnp.arange(allowed.size) == token[:, None]
+        log_probs = option_log_probs(reader.logits(hidden), allowed, how, said)
         return jnp.take_along_axis(log_probs, token[:, None], axis=-1)[:, 0], option_entropy(log_probs)
 
     found = lax.map(score, (jnp.moveaxis(hidden, 1, 0), tokens.T))

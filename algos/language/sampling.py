@@ -32,18 +32,23 @@ class TokenChoice(NamedTuple):
     chosen: jax.Array
 
 
-def option_log_probs(logits: jax.Array, allowed: jax.Array, how: SamplingSettings) -> jax.Array:
+def option_log_probs(
+    logits: jax.Array, allowed: jax.Array, how: SamplingSettings, said: jax.Array | None = None
+) -> jax.Array:
     """Computes log-probabilities `[..., C]` of the allowed options; those of the others are -inf.
 
     Args:
       logits: float32 `[..., C]`.
       allowed: bool `[..., C]`; rows without any are treated as if all were.
       how: change of the distribution.
+      said: bool `[..., C]`, the options that are kept whatever top-p does: in learning those that were
+        drawn, because other parameters than those of the draw may give them a probability outside of it.
     """
     allowed = allowed | ~allowed.any(-1, keepdims=True)
     logits = jnp.where(allowed, logits / how.temperature, -jnp.inf)
     if how.top_p < 1.0:
-        logits = jnp.where(_in_nucleus(jax.nn.softmax(logits), how.top_p), logits, -jnp.inf)
+        kept = _in_nucleus(jax.nn.softmax(logits), how.top_p)
+        logits = jnp.where(kept if said is None else kept | said, logits, -jnp.inf)
     return jax.nn.log_softmax(logits)
 
 

@@ -162,11 +162,22 @@ def test_answers_of_another_policy_are_weighted(loss):
     told = rollout.extras["log_prob"]
     found = []
     for factor in (1.0, 4.0):
-        # The policy that acted said the paid answer `factor` times as often.
-        older = told + jnp.where(rollout.extras["chosen"] & (rollout.action == 1), jnp.log(factor), 0.0)
+        # The policy that acted said unpaid answers `factor` times as often.
+        older = told + jnp.where(rollout.extras["chosen"] & (rollout.action != 1), jnp.log(factor), 0.0)
         _, metrics = update(state, key, rollout.replace(extras=rollout.extras | {"log_prob": older}))
         found.append(float(metrics["policy_loss"]))
     assert config.corrects and abs(found[1] - found[0]) > 0.002
+
+
+def test_tokens_that_leave_the_nucleus_are_learnt_from():
+    settings = {"loss": "clip", "epochs": 3, "micro_batch": 16, "kl_coefficient": 0.1}
+    _, agent = make_agent(**settings, top_p=0.85, temperature=6.0, learning_rate=0.05)
+    state, metrics = learn(agent, 8)
+    moves, _ = agent.answers(state, jnp.array([[1, 5, 6]]), jnp.ones((1, 3), bool))
+    # Some answer has left the nucleus, and the exact probabilities are of the rest.
+    assert moves.min() == 0 and moves.sum() == pytest.approx(1, abs=1e-5)
+    for leaf in jax.tree.leaves((state.params, metrics["policy_loss"], metrics["kl_start"])):
+        assert np.isfinite(leaf).all()
 
 
 @pytest.mark.thorough
