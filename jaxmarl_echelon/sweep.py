@@ -182,6 +182,7 @@ class Search:
         contract.require_traces(members[0].config.env)
         selection_score.require_scored_learner(members[0].config)
         self.base = variants.scored_run(one, members)
+        variants.require_varying_keys(one, self.base, samples)
 
     def folder(self) -> Path:
         """Returns a new folder for the search."""

@@ -8,6 +8,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import ClosedJaxpr
 
 from algos.types import PyTree
 from jaxmarl_echelon.envs import results
@@ -350,12 +351,28 @@ def _require_one_program(name: str, compiled: jax.stages.Wrapped, function: Call
     # JAX caches traces by function; a new lambda forces a second trace.
     traced = (compiled, jax.jit(lambda *given: function(*given)))
     first, again = (one.trace(*arguments).jaxpr for one in traced)
-    texts = [re.sub(r" at 0x[0-9a-f]+|id=\d+", "", str(traced)) for traced in (first, again)]
-    same = texts[0] == texts[1] and all(
-        np.array_equal(_numbers(a), _numbers(b), equal_nan=_numbers(a).dtype.kind in "fc")
-        for a, b in zip(first.consts, again.consts, strict=True)
-    )
+    same = same_traces(first, again)
     require_that(same, f"{name} gives another program when it is traced again: it is not a pure function")
+
+
+def trace_decision(env: Environment, params: PyTree) -> ClosedJaxpr:
+    """Traces what an environment does with its parameters: reset, a step, and those of evaluations."""
+
+    def decide(key, params):
+        params = env.evaluation_params(params, jnp.int32(0))
+        state, time = env.reset(key, params)
+        return env.step(key, state, random_actions(env.spec, key, time), params)
+
+    return jax.make_jaxpr(decide)(jax.random.key(0), params)
+
+
+def same_traces(ours: ClosedJaxpr, theirs: ClosedJaxpr) -> bool:
+    """Whether two traces are the same program, with equal constants."""
+    texts = [re.sub(r" at 0x[0-9a-f]+|id=\d+", "", str(traced)) for traced in (ours, theirs)]
+    return texts[0] == texts[1] and all(
+        np.array_equal(_numbers(a), _numbers(b), equal_nan=_numbers(a).dtype.kind in "fc")
+        for a, b in zip(ours.consts, theirs.consts, strict=True)
+    )
 
 
 def _require_equal(what: str, expected: PyTree, got: PyTree, tolerance: float) -> None:

@@ -261,8 +261,9 @@ def same_shapes(ours: Any, theirs: Any) -> bool:
 
 
 def same_arrays(ours: Any, theirs: Any) -> bool:
-    """Whether two trees of arrays of the same structure have equal values."""
-    return all(np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (ours, theirs)), strict=True))
+    """Whether two trees of arrays of the same structure have equal values; NaN equals NaN."""
+    pairs = zip(*map(jax.tree.leaves, (ours, theirs)), strict=True)
+    return all(np.array_equal(a, b, equal_nan=np.asarray(a).dtype.kind in "fc") for a, b in pairs)
 
 
 def instantiate_node(node: DictConfig, where: str, **arguments):

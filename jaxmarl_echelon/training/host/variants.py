@@ -7,6 +7,8 @@ from typing import Any
 import jax
 from omegaconf import DictConfig, OmegaConf
 
+from jaxmarl_echelon.envs import check_env
+from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.selfplay.matchmaking import MIRROR
 from jaxmarl_echelon.training.config import build, input_files, search_space
 from jaxmarl_echelon.training.config.build import TASK, change_settings
@@ -25,6 +27,9 @@ from jaxmarl_echelon.training.program.program import plays_in_league
 VARYING = ("ablate", "variants", "sweep")
 # Keys that make a group of runs.
 GROUPING = (*VARYING, "seeds", "samples", "pbt")
+# Ends of messages: changes of the program, and changes of nothing in it.
+MORE = "changes more than numbers; use -m for runs of different programs"
+IDLE = "is the same, or no number that may vary within one program"
 # Groups of a learner's settings.
 LEARNER = ("algo", "algos")
 
@@ -63,7 +68,8 @@ def expand_members(
         `{key: value}`; `sweep` and `samples` draw variants, see `search_space`. The baseline is included,
         except where all variants are drawn.
       choices: the chosen options of Hydra's config groups, stored with each member's configuration.
-      samples: settings by name, in place of those that `sweep` draws.
+      samples: settings by name, in place of those that `sweep` draws; their keys are not checked by
+        `require_varying_keys`.
 
     Raises:
       ValueError: one line, for invalid values.
@@ -71,7 +77,9 @@ def expand_members(
     base = build.build_run_config(change_settings(config, leave_group(config)))
     seeds, drawn = read_seeds(config), name_samples(config) if samples is None else samples
     several = bool(drawn) or any(config.get(key) for key in VARYING)
-    result = []
+    if samples is None:
+        require_varying_keys(config, base, drawn)
+    result, played = [], None
     for variant, changes in read_variants(config, drawn).items():
         require_numbers_only(config, base, variant, changes, drawn=variant in drawn)
         # Environments take long to build, and numbers of learners do not change them.
@@ -81,6 +89,9 @@ def expand_members(
             name = variant if len(seeds) == 1 else f"{variant}_seed_{seed}"
             name = name if several else f"seed_{seed}"
             run = build.build_run_config(own, env)
+            if env is None and any(key.startswith("env.") for key in changes):
+                played = played or check_env.trace_decision(base.env, base.env.default_params())
+                require_same_program(f"variants.{variant}: {dict(changes)}", base.env, run.env, played)
             env = run.env
             plain = OmegaConf.to_container(own) | {"choices": dict(choices)}
             resolved = input_files.with_absolute_paths(plain, input_files.hash_input_files(run))
@@ -156,7 +167,8 @@ def require_numbers_only(
       base: the run without changes.
       variant: its name.
       changes: values by key.
-      drawn: whether the values were drawn, so that they may be those of the base.
+      drawn: whether the values were drawn, so that they may be those of the base; numbers may also be
+        rounded to them.
     """
     for key, value in changes.items():
         where, group = f"variants.{variant}: {key}={value}", key.partition(".")[0]
@@ -169,10 +181,53 @@ def require_numbers_only(
             raise ValueError(f"{where}: only {allowed} may differ between runs of one program")
         other = build.build_run_config(own)
         ours, theirs = (run.curriculum(run.env).init() for run in (base, other))
-        if base.env.spec != other.env.spec or not build.same_shapes(ours, theirs):
-            raise ValueError(f"{where}: changes more than numbers; use -m for runs of different shapes")
-        if build.same_arrays(ours, theirs) and not drawn:
-            raise ValueError(f"{where}: is the same, or no number that may vary within one program")
+        worlds = base.env.world, other.env.world
+        same_world = build.same_shapes(*worlds) and build.same_arrays(*worlds)
+        if base.env.spec != other.env.spec or not build.same_shapes(ours, theirs) or not same_world:
+            raise ValueError(f"{where}: {MORE}")
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        usual = drawn and (number or value == OmegaConf.select(config, key))
+        if build.same_arrays(ours, theirs) and not usual:
+            raise ValueError(f"{where}: {IDLE}")
+
+
+def require_same_program(where: str, base: Environment, other: Environment, played: Any) -> None:
+    """Raises ValueError if a changed environment has another program than the base, whatever its numbers are.
+
+    A setting may be a number and a part of the program, such as a car's length, from which the points of its
+    outline follow.
+
+    Args:
+      where: beginning of the message.
+      base, other: the environments without and with the changes.
+      played: `check_env.trace_decision` of `base`.
+    """
+    if not check_env.same_traces(played, check_env.trace_decision(other, base.default_params())):
+        raise ValueError(f"{where}: {MORE}")
+
+
+def require_varying_keys(
+    config: DictConfig, base: RunConfig, samples: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Raises ValueError for a drawn key of the task that changes no number of it with any of its values.
+
+    A single number may be rounded to that of the base by chance.
+    """
+    for key in dict.fromkeys(key for changes in samples.values() for key in changes):
+        if key.partition(".")[0] not in TASK:
+            continue
+        values = {name: changes[key] for name, changes in samples.items() if key in changes}
+        others = {n: value for n, value in values.items() if value != OmegaConf.select(config, key)}
+        if others and all(_leaves_numbers(config, base, key, value) for value in others.values()):
+            name, value = next(iter(others.items()))
+            raise ValueError(f"variants.{name}: {key}={value}: {IDLE}")
+
+
+def _leaves_numbers(config: DictConfig, base: RunConfig, key: str, value: Any) -> bool:
+    """Whether a changed setting leaves all numbers of the task as they are."""
+    other = build.build_run_config(change_settings(config, leave_group(config) | {key: value}))
+    ours, theirs = (run.curriculum(run.env).init() for run in (base, other))
+    return build.same_shapes(ours, theirs) and build.same_arrays(ours, theirs)
 
 
 def require_learner_number(

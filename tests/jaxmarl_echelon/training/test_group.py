@@ -257,6 +257,7 @@ def test_variants_change_any_number():
         ("variants.odd={reward.nowhere: 1}", "variants.odd: reward.nowhere is no key"),
         ("variants.odd={env.lidar_beams: 9}", "env.lidar_beams=9: changes more than numbers"),
         ("variants.odd={env.lidar_max_range: 9.0}", "env.lidar_max_range=9.0: is the same, or no number"),
+        ("variants.odd={env.car.length: 0.4}", "'env.car.length': 0.4}: changes more than numbers"),
         ("variants.odd={num_envs: 9}", "num_envs=9: only env, reward, curriculum, algo, algos may differ"),
         ("variants.odd={algo.epochs: 9}", "algo.epochs=9: must be a number of the learner's state: algo."),
         ("variants.odd={algo.clip: 0.2}", "algo.clip=0.2: is the same as without"),
@@ -269,6 +270,40 @@ def test_invalid_groups_are_refused_in_one_line(override, message):
     with pytest.raises(ValueError) as caught:
         variants.expand_members(config, choices)
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+DRIVE = ["env=drive", "env.maps=2", "env.eval_maps=1", "env.cache=null", "env.agents=2", "num_envs=4"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["env=textgames/kuhn", "sweep={env.opponent: [random,perfect]}"],
+            "env.opponent=perfect: is the same, or no number",
+        ),
+        (["env.lidar_beams=8", "sweep={env.steering_delay: [1,2]}"], "is the same, or no number"),
+        (
+            ["env.lidar_beams=8", "curriculum=spawn", "sweep={curriculum.ema_alpha: uniform(.01,.5)}"],
+            "is the same, or no number",
+        ),
+        # The bank's held-out scenes follow those of training.
+        ([*DRIVE, "env.kinds={crossing: 1}", "variants={more: {env.maps: 3}}"], "changes more than numbers"),
+    ],
+    ids=["names", "delay", "curriculum", "scenes"],
+)
+def test_settings_of_the_program_are_refused(overrides, message):
+    typed = [*overrides, "tuning=none", *(["samples=2"] if "sweep" in overrides[-1] else [])]
+    config, choices = command_line.compose_config(command_line.normalize_overrides(typed))
+    with pytest.raises(ValueError) as caught:
+        variants.expand_members(config, choices)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_drawn_number_may_be_rounded_to_that_of_the_base():
+    noise = "sweep={env.lidar_noise: [0.01,0.010000000001,0.02]}"
+    config, choices = compose("tuning=none", "env.lidar_noise=0.01", noise, "samples=3")
+    assert len(variants.expand_members(config, choices)) == 3
 
 
 def test_means_are_of_whatever_any_member_reports():
