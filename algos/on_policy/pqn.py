@@ -25,7 +25,7 @@ from algos.on_policy.sample_epochs import keep_where, learning_rewards, run_epoc
 from algos.on_policy.segment_epochs import split_into_segments
 from algos.on_policy.settings import OnPolicyState
 from algos.optim.optimizers import Optimizer, make_optimizer
-from algos.types import ActionSpec, Agent, Hyper, Metrics, ObservationSpec, PyTree, Rollout
+from algos.types import ActionSpec, Agent, Asymmetric, Hyper, Metrics, ObservationSpec, PyTree, Rollout
 
 
 @take_defaults_from("algo/pqn")
@@ -146,7 +146,7 @@ class ValueBatch(NamedTuple):
       idle: bool per row, of agents that were never `alive` in the rollout.
     """
 
-    obs: jax.Array | Entities
+    obs: jax.Array | Entities | Asymmetric
     action: jax.Array
     value: jax.Array
     target: jax.Array
