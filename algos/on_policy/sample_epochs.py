@@ -90,9 +90,9 @@ def learning_rewards(state: OnPolicyState, rollout: Rollout, hyper: Hyper) -> ja
 
 
 def hide_unseen_observations(rollout: Rollout) -> Rollout:
-    """Returns the rollout with zeros for what nobody looks at: observations of the dead may be non-finite.
+    """Returns the rollout with zeros for observations that no network reads, which may be non-finite.
 
-    Agents look while they act, wait for their turn, which their memories take in, or are out.
+    Networks read those of agents that act, wait for their turn (memories take them in) or are out.
     """
     return rollout.replace(obs=jax.tree.map(partial(keep_where, rollout.paid), rollout.obs))
 

@@ -54,7 +54,7 @@ def actor_tables(rows: Mapping[str, Mapping[str, float]], episodes: int, spec: A
 
 
 def _acting(spec: Any) -> str:
-    """How policies act in evaluations: with hidden information a deterministic one can be exploited."""
+    """Names the way of acting in evaluations: with hidden information a fixed choice can be exploited."""
     return "sampled actions" if spec.hidden else "deterministic"
 
 

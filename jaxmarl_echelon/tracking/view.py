@@ -163,7 +163,7 @@ class RunView:
 
     @property
     def best_of(self) -> str:
-        """What `best` is of, for display, with a space before it; empty for the environment's score."""
+        """Name of the score of `best`, " of " before it, for display; empty for the environment's score."""
         own = self.run.judged_by or self.score_column
         return "" if own == self.score_column else f" of {own.replace('_', ' ')}"
 

@@ -65,7 +65,7 @@ class ActingSeat(NamedTuple):
     Attributes:
       view: view for controllers, with A = 1 in its time step.
       reset: `[E]` bool; this is the seat's first ply of the game.
-      held: `[E]` bool; the next game has not begun yet, so that nobody acts. None: all have begun.
+      held: `[E]` bool; the next game has not begun yet, so that no seat acts. None: all have begun.
     """
 
     view: ControllerView
