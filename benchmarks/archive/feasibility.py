@@ -59,6 +59,13 @@ class Found(NamedTuple):
     room: np.ndarray
 
 
+class Attempt(NamedTuple):
+    """Attackers `numbers` `[N, D]` and their spawn points `[N]`."""
+
+    numbers: jax.Array
+    spawn: jax.Array
+
+
 class Trial(NamedTuple):
     """Episodes `[N]`: outcome code, the defender's minimum distance to the side walls (m), physics steps."""
 
@@ -82,37 +89,54 @@ def play(env: F110, kind: Family, key, numbers, gain, radius, farthest, spawn, n
     ftg, base = env.scripts["ftg"], env.default_params()
     driver = base.ftg.replace(steering_gain=gain, bubble_radius=radius, farthest=farthest)
     base = base.replace(ftg=driver, lidar_noise=noise)
-    keys = jax.random.split(key, numbers.shape[0])
     p = jnp.asarray(kind.low) + numbers * (jnp.asarray(kind.high) - jnp.asarray(kind.low))
 
     def params_of(spawn):
         return base.replace(spawn_weights=jax.nn.one_hot(spawn, base.spawn_weights.shape[0]))
 
-    def begin(key, spawn):
-        state, _ = env.reset(key, params_of(spawn))
+    def begin(key, of):
+        state, _ = env.reset(key, params_of(of.spawn))
         return state, ftg.init(), side_room(env, state)
 
-    def decide(episode, key, p, spawn):
+    def decide(key, episode, of):
         state, memory, room = episode
         view = View(state.step * env.simulation.dt, *state.cars.state, side_room(env, state))
         memory, answer = ftg.act(key, memory, state, base)
-        actions = {"attacker": kind.act(p, view)[None], "defender": answer}
-        moved, _ = env.step(key, state, actions, params_of(spawn))
-        later = moved, memory, jnp.minimum(room, side_room(env, moved))
-        return jax.tree.map(lambda a, b: jnp.where(state.outcome == RUNNING, a, b), later, episode)
+        actions = {"attacker": kind.act(of.numbers, view)[None], "defender": answer}
+        moved, _ = env.step(key, state, actions, params_of(of.spawn))
+        return moved, memory, jnp.minimum(room, side_room(env, moved))
+
+    state, _, room = play_to_the_end(env, key, Attempt(p, spawn), begin, decide)
+    return Trial(state.outcome, room, state.step)
+
+
+def play_to_the_end(env: F110, key, attempts, begin, decide):
+    """Plays one episode for each of N attempts until all are over; returns the last episodes.
+
+    Args:
+      env: the environment.
+      key: random key; every episode and decision has its own.
+      attempts: any tree with leaves `[N, ...]`.
+      begin: `(key, attempt) -> episode`, a tuple that begins with the state.
+      decide: `(key, episode, attempt) -> episode` after a decision; without effect once it is over.
+    """
+    keys = jax.random.split(key, len(jax.tree.leaves(attempts)[0]))
+
+    def go_on(key, episode, attempt):
+        running = episode[0].outcome == RUNNING
+        return jax.tree.map(lambda a, b: jnp.where(running, a, b), decide(key, episode, attempt), episode)
 
     def advance(carry):
         episodes, index = carry
         now = jax.vmap(jax.random.fold_in, (0, None))(keys, index)
-        return jax.vmap(decide)(episodes, now, p, spawn), index + 1
+        return jax.vmap(go_on)(now, episodes, attempts), index + 1
 
     def running(carry):
-        (state, _, _), index = carry
+        (state, *_), index = carry
         return (index < env.spec.episode_limit) & jnp.any(state.outcome == RUNNING)
 
-    start = jax.vmap(begin)(keys, spawn), jnp.int32(0)
-    (state, _, room), _ = jax.lax.while_loop(running, advance, start)
-    return Trial(state.outcome, room, state.step)
+    start = jax.vmap(begin)(keys, attempts), jnp.int32(0)
+    return jax.lax.while_loop(running, advance, start)[0]
 
 
 def side_room(env: F110, state) -> jax.Array:

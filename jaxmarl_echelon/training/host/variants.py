@@ -28,8 +28,8 @@ VARYING = ("ablate", "variants", "sweep")
 # Keys that make a group of runs.
 GROUPING = (*VARYING, "seeds", "samples", "pbt")
 # Ends of messages: changes of the program, and changes of nothing in it.
-MORE = "changes more than numbers; use -m for runs of different programs"
-IDLE = "is the same, or no number that may vary within one program"
+NOT_ONLY_NUMBERS = "changes more than numbers; use -m for runs of different programs"
+NOTHING_CHANGES = "is the same, or no number that may vary within one program"
 # Groups of a learner's settings.
 LEARNER = ("algo", "algos")
 
@@ -184,11 +184,11 @@ def require_numbers_only(
         worlds = base.env.world, other.env.world
         same_world = build.same_shapes(*worlds) and build.same_arrays(*worlds)
         if base.env.spec != other.env.spec or not build.same_shapes(ours, theirs) or not same_world:
-            raise ValueError(f"{where}: {MORE}")
+            raise ValueError(f"{where}: {NOT_ONLY_NUMBERS}")
         number = isinstance(value, int | float) and not isinstance(value, bool)
         usual = drawn and (number or value == OmegaConf.select(config, key))
         if build.same_arrays(ours, theirs) and not usual:
-            raise ValueError(f"{where}: {IDLE}")
+            raise ValueError(f"{where}: {NOTHING_CHANGES}")
 
 
 def require_same_program(where: str, base: Environment, other: Environment, played: Any) -> None:
@@ -203,7 +203,7 @@ def require_same_program(where: str, base: Environment, other: Environment, play
       played: `check_env.trace_decision` of `base`.
     """
     if not check_env.same_traces(played, check_env.trace_decision(other, base.default_params())):
-        raise ValueError(f"{where}: {MORE}")
+        raise ValueError(f"{where}: {NOT_ONLY_NUMBERS}")
 
 
 def require_varying_keys(
@@ -220,7 +220,7 @@ def require_varying_keys(
         others = {n: value for n, value in values.items() if value != OmegaConf.select(config, key)}
         if others and all(_leaves_numbers(config, base, key, value) for value in others.values()):
             name, value = next(iter(others.items()))
-            raise ValueError(f"variants.{name}: {key}={value}: {IDLE}")
+            raise ValueError(f"variants.{name}: {key}={value}: {NOTHING_CHANGES}")
 
 
 def _leaves_numbers(config: DictConfig, base: RunConfig, key: str, value: Any) -> bool:

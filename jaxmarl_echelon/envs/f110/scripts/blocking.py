@@ -42,8 +42,8 @@ class BlockingLaw(NamedTuple):
     off: Any
 
 
-# Laws by spawn point, found by `benchmarks/blocking_search.py` with the starts of evaluations: for drivers
-# that aim at the farthest point, and for those that aim at the gap's centre.
+# Laws by spawn point, found by `benchmarks/archive/blocking_search.py` with the starts of evaluations: for
+# drivers that aim at the farthest point, and for those that aim at the gap's centre.
 FARTHEST = {
     "pinch_right": BlockingLaw(
         ((0.504, 0.205, 0.427), (0.38, -0.059, 0.143), (0.739, 0.813, -0.212)),

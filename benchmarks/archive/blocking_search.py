@@ -1,7 +1,7 @@
 """Search for the numbers of `script:blocking` under jittered starts.
 
-    python benchmarks/blocking_search.py [--aim farthest|center] [--iterations N] [--output FILE]
-    python benchmarks/blocking_search.py --judge        # score the laws in the code, no search
+    python benchmarks/archive/blocking_search.py [--aim farthest|center] [--iterations N] [--output FILE]
+    python benchmarks/archive/blocking_search.py --judge        # score the laws in the code, no search
 
 Each spawn point's law is searched by the cross-entropy method (R. Rubinstein, "The cross-entropy method for
 combinatorial and continuous optimization", 1999), beginning at the law in the code. A law's score is its
@@ -13,13 +13,16 @@ import argparse
 import time
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from feasibility import play_to_the_end
 
 import jaxmarl_echelon as je
 from jaxmarl_echelon.envs.f110 import results
+from jaxmarl_echelon.envs.f110.env import F110
 from jaxmarl_echelon.envs.f110.scripts import blocking
 from jaxmarl_echelon.envs.f110.scripts.blocking import BlockingLaw
 
@@ -43,39 +46,39 @@ def unflatten(numbers) -> BlockingLaw:
     return BlockingLaw(numbers[:9].reshape(3, 3), *numbers[9:])
 
 
+class Attempt(NamedTuple):
+    """Laws `[N, 15]` with the spawn points and drivers that they meet, and the number of each episode."""
+
+    index: jax.Array
+    numbers: jax.Array
+    spawn: jax.Array
+    gain: jax.Array
+    radius: jax.Array
+
+
 @partial(jax.jit, static_argnums=0)
-def play(env, key, numbers, spawn, gain, radius, farthest):
-    """Plays one episode per law `numbers [N, 15]`; returns outcomes `[N]` and physics steps `[N]`."""
+def play(env: F110, key, attempts: Attempt, farthest) -> tuple[jax.Array, jax.Array]:
+    """Plays one episode per attempt; returns outcomes `[N]` and physics steps `[N]`."""
     ftg, base = env.scripts["ftg"], env.default_params()
-    keys = jax.random.split(key, numbers.shape[0])
 
-    def params_of(index, spawn, gain, radius):
-        ftg = base.ftg.replace(steering_gain=gain, bubble_radius=radius, farthest=farthest)
-        params = env.evaluation_params(base, index)
-        return params.replace(ftg=ftg, spawn_weights=jax.nn.one_hot(spawn, base.spawn_weights.shape[0]))
+    def params_of(of):
+        driver = base.ftg.replace(steering_gain=of.gain, bubble_radius=of.radius, farthest=farthest)
+        params = env.evaluation_params(base, of.index)
+        spawn = jax.nn.one_hot(of.spawn, base.spawn_weights.shape[0])
+        return params.replace(ftg=driver, spawn_weights=spawn)
 
-    def begin(key, params):
-        return env.reset(key, params)[0], jnp.float32(jnp.nan), ftg.init()
+    def begin(key, of):
+        return env.reset(key, params_of(of))[0], jnp.float32(jnp.nan), ftg.init()
 
-    def decide(episode, key, numbers, params):
+    def decide(key, episode, of):
         state, heading, memory = episode
-        heading, command = blocking.follow_law(unflatten(numbers), heading, state, params, env.simulation)
+        params, law = params_of(of), unflatten(of.numbers)
+        heading, command = blocking.follow_law(law, heading, state, params, env.simulation)
         memory, answer = ftg.act(key, memory, state, params)
         moved, _ = env.step(key, state, {"attacker": command[None], "defender": answer}, params)
-        later = moved, heading, memory
-        return jax.tree.map(lambda a, b: jnp.where(state.outcome == results.RUNNING, a, b), later, episode)
+        return moved, heading, memory
 
-    def advance(carry):
-        episodes, index = carry
-        now = jax.vmap(jax.random.fold_in, (0, None))(keys, index)
-        return jax.vmap(decide)(episodes, now, numbers, params), index + 1
-
-    def running(carry):
-        (state, _, _), index = carry
-        return (index < env.spec.episode_limit) & jnp.any(state.outcome == results.RUNNING)
-
-    params = jax.vmap(params_of)(jnp.arange(numbers.shape[0]), spawn, gain, radius)
-    (state, _, _), _ = jax.lax.while_loop(running, advance, (jax.vmap(begin)(keys, params), jnp.int32(0)))
+    state, *_ = play_to_the_end(env, key, attempts, begin, decide)
     return state.outcome, state.step
 
 
@@ -94,11 +97,9 @@ class Judge:
         rows = np.broadcast_to(numbers[:, :, None, None], (*shape, 15)).reshape(-1, 15)
         spawn = np.broadcast_to(np.arange(points)[:, None, None, None], shape).reshape(-1)
         drivers = np.broadcast_to(self.drivers[None, None, :, None], (*shape, 2)).reshape(-1, 2)
-        arrays = (jnp.asarray(x, jnp.float32) for x in (rows, drivers[:, 0], drivers[:, 1]))
-        rows, gain, radius = arrays
-        outcome, steps = play(
-            self.env, next(self.keys), rows, jnp.asarray(spawn), gain, radius, self.farthest
-        )
+        gain, radius = drivers.T.astype(np.float32)
+        attempts = Attempt(np.arange(len(rows)), rows.astype(np.float32), spawn, gain, radius)
+        outcome, steps = play(self.env, next(self.keys), attempts, self.farthest)
         won = np.asarray(outcome) == results.TARGET_CRASH
         return won.reshape(shape), np.asarray(steps).reshape(shape) * self.env.simulation.dt
 
