@@ -60,7 +60,7 @@ def experience(
     chances = rng.random(shape)
     living = rng.random(shape) < alive
     if limit is not None:
-        boundary |= overdue(boundary | ~living, limit)
+        boundary |= overdue(boundary, limit)
     terminated = boundary & (chances < terminal)
     keep = living[..., None]
     return Transition(
@@ -98,6 +98,7 @@ class Model:
         self.successes = []
         self.slots, self.success_capacity = slots, success_capacity
         self.episodes = [0] * rows
+        self.begins = [True] * rows
 
     def add(self, transition: Transition) -> None:
         for row, steps in enumerate(self.rows):
@@ -105,9 +106,9 @@ class Model:
             if not values.alive:
                 if steps:
                     steps[-1] = steps[-1]._replace(last=True)
+                self.begins[row] |= bool(values.boundary)
                 continue
-            if not steps or steps[-1].last:
-                self.episodes[row] += 1
+            self.episodes[row] += self.begins[row]
             step = Step(
                 values.obs[NUMBER],
                 self.episodes[row],
@@ -119,6 +120,7 @@ class Model:
                 bool(values.boundary or values.discount == 0),
             )
             steps.append(step)
+            self.begins[row] = step.last
             del steps[: -self.slots]
             if values.success and self.success_capacity:
                 self.successes += [step for step in steps if step.episode == self.episodes[row]]

@@ -179,8 +179,8 @@ def init_ring(
 def store_step(ring: Ring, step: Transition) -> tuple[Ring, StoredPositions]:
     """Stores one step of the rows that are alive; the other rows are unchanged.
 
-    In a row that is not alive, the newest transition becomes the last of its episode, so that later
-    transitions do not continue it.
+    In a row that is not alive, the newest transition becomes the last of its window, so that later transitions
+    do not continue it. The episode goes on until a boundary: agents may wait between their decisions.
 
     Args:
       ring: N rows.
@@ -194,7 +194,7 @@ def store_step(ring: Ring, step: Transition) -> tuple[Ring, StoredPositions]:
         raise ValueError(f"observations are {step.obs.dtype}, but their space is {ring.obs.dtype}")
     row = jnp.arange(ring.count.shape[0])
     slot = jnp.where(step.alive, ring.cursor, ring.slots)
-    ends = jnp.where(step.alive, step.boundary | (step.discount == 0), True)
+    ends = step.boundary | step.alive & (step.discount == 0)
 
     def write(buffer, value):
         return buffer.at[row, slot].set(value.astype(buffer.dtype), mode="drop")
@@ -207,10 +207,10 @@ def store_step(ring: Ring, step: Transition) -> tuple[Ring, StoredPositions]:
         next_obs=write(ring.next_obs, step.next_obs),
         context=jax.tree.map(write, ring.context, step.context),
         next_context=jax.tree.map(write, ring.next_context, step.next_context),
-        last=ring.last.at[row, jnp.where(step.alive, ring.cursor, ring.newest)].set(ends),
+        last=ring.last.at[row, jnp.where(step.alive, ring.cursor, ring.newest)].set(ends | ~step.alive),
         cursor=(ring.cursor + step.alive) % ring.slots,
         count=jnp.minimum(ring.count + step.alive, ring.slots),
-        begins=ends,
+        begins=ends | ring.begins & ~step.alive,
     ), StoredPositions(row, slot, step.alive, ring.begins)
 
 

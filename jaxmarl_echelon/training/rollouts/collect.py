@@ -176,8 +176,7 @@ def _learn_from_step(
             moment = collector.part(seat, decided.moment)
             one = make_transition(collector.env, seat, moment, decided.decisions.choices[seat].action)
             if seat in pending:
-                goes_on = ~moment.transition.time.alive[seat] & ~one.boundary
-                pending[seat], one = settle_pending(pending[seat], one, goes_on, gamma)
+                pending[seat], one = settle_pending(pending[seat], one, ~moment.after.alive[seat], gamma)
                 one = one.replace(alive=one.alive & ~moment.transition.quarantined[:, None])
             columns.append(one)
         policies[role], metrics[role] = agent.update(run.policies[role], k, concatenate_roles(columns))

@@ -55,14 +55,20 @@ def empty_pending(collector: RolloutSpec, time: TimeStep) -> dict[str, Pending]:
 
 
 def settle_pending(
-    pending: Pending, transition: Transition, goes_on: jax.Array, gamma: jax.Array | float = 1.0
+    pending: Pending,
+    transition: Transition,
+    out: jax.Array,
+    gamma: jax.Array | float = 1.0,
 ) -> tuple[Pending, Transition]:
     """Adds delayed rewards to pending transitions and completes those whose agents act next or end.
+
+    A transition that is truncated while its agent is out is dropped: the value of what was still to come is
+    unknown, because no decision is ever taken from such an observation.
 
     Args:
       pending: pending transitions.
       transition: transition of this step; `alive` where an agent acted, `reward` for all agents.
-      goes_on: `[E, A]` bool; the agent's trajectory continues, and it does not act next.
+      out: `[E, A]` bool; the agent does not act in the state after this step.
       gamma: discount per step of an agent that is out; 1 where discounts count decisions.
 
     Returns:
@@ -77,13 +83,14 @@ def settle_pending(
     elapsed = jnp.where(waited, pending.discount, 1.0)
     reward = elapsed * transition.reward + jnp.where(waited, pending.reward, 0.0)
     obs, action = older(pending.obs, transition.obs), older(pending.action, transition.action)
-    begun = acted | waited
+    begun, goes_on = acted | waited, out & ~transition.boundary
+    unknown = waited & out & transition.boundary & (transition.discount > 0)
     complete = transition.replace(
         obs=obs,
         action=action,
         reward=reward,
         discount=elapsed * transition.discount,
-        alive=begun & ~goes_on,
+        alive=begun & ~goes_on & ~unknown,
     )
     return Pending(obs, action, reward, begun & goes_on, gamma * elapsed), complete
 

@@ -86,6 +86,13 @@ def run_of(env, algo, updates=3, num_envs=4, **changes):
     )
 
 
+class Broken(Steered):
+    """Truncated after four steps instead of ended."""
+
+    def _show(self, state, params, reward, terminated, truncated):
+        return super()._show(state, params, reward, truncated, terminated)
+
+
 @pytest.mark.parametrize("learner", [thorough(ppo), thorough(a2c), ppo_segments, thorough(sac)])
 def test_no_average_counts_a_slot_that_is_not_filled(learner, tmp_path):
     env = Walkers() if learner is sac else probes.Comings()
@@ -207,25 +214,47 @@ def test_the_evaluation_counts_what_comes_late():
     np.testing.assert_array_equal(returns(jax.random.key(0)), 1.0)
 
 
-def test_a_replay_is_given_decisions_with_all_that_came_of_them(monkeypatch):
-    """A transition is complete, with all rewards until the end of the agent's trajectory."""
-    config = run_of(Steered(), sac(horizon=8, learning_starts=10_000))
+def given_to_a_replay(env, monkeypatch, names):
+    """Trains for eight steps; returns what the learner with a replay is given, `[8, E, A]` by name."""
+    config = run_of(env, sac(horizon=8, learning_starts=10_000))
     (agent,) = make_program(config).agents.values()
 
     def update(state, key, batch):
-        return state, {name: getattr(batch, name) for name in ("alive", "reward", "action", "discount")}
+        return state, {name: getattr(batch, name) for name in names}
 
     # Metrics of every step as they are: what the learner is given comes out with them.
     monkeypatch.setattr(collect, "mean_over_steps", lambda metrics: metrics)
     watched = make_program(config, {ROLE: agent._replace(update=update)})
     given = jax.jit(lambda key: watched.update(watched.init(key))[1].metrics)(jax.random.key(0))
+    return [np.asarray(given[f"losses/{name}"]) for name in names]
+
+
+def test_a_replay_is_given_decisions_with_all_that_came_of_them(monkeypatch):
+    """A transition is complete, with all rewards until the end of the agent's trajectory."""
     names = ("alive", "reward", "action", "discount")
-    alive, reward, action, discount = (np.asarray(given[f"losses/{name}"]) for name in names)
+    alive, reward, action, discount = given_to_a_replay(Steered(), monkeypatch, names)
     # The first agent acts in each of four steps; the second's only decision is complete at the end.
     np.testing.assert_array_equal(alive[:, :, 0], True)
     np.testing.assert_array_equal(alive[:, 0, 1], [False, False, False, True] * 2)
     np.testing.assert_allclose(reward[3::4, :, 1], 0.99**3 * action[3::4, :, 1, 0], atol=1e-6)
     np.testing.assert_array_equal(discount[3::4, :, 1], 0.0)
+
+
+def test_a_replay_drops_decisions_that_are_truncated_while_their_agent_is_out(monkeypatch):
+    alive, discount = given_to_a_replay(Broken(), monkeypatch, ("alive", "discount"))
+    np.testing.assert_array_equal(alive[:, :, 0], True)
+    np.testing.assert_array_equal(discount[:, :, 0], 1.0)
+    np.testing.assert_array_equal(alive[:, :, 1], False)
+
+
+def test_successes_are_kept_whole_of_agents_that_wait_for_the_end():
+    env = probes.Unequal()
+    env.action = probes.Box((1,), -1.0, 1.0)
+    replay = {"capacity": 600, "success_capacity": 200, "success_ratio": 0.5}
+    program = make_program(run_of(env, sac(horizon=10, learning_starts=10_000, replay=replay)))
+    trained = jax.jit(lambda key: program.update(program.init(key))[0].policies[ROLE])(jax.random.key(0))
+    # Two episodes in each of four environments, in which the agents decide 1, 3 and 5 times.
+    assert trained.replay.successes.ring.count.item() == 4 * 2 * sum(env.lives)
 
 
 def test_settling_keeps_one_decision_per_agent():
