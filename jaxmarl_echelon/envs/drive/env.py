@@ -215,7 +215,7 @@ class Drive(Environment):
         moved = moved.replace(paid=memory, earned=paid)
         moved, terminated = rules.end_trajectories(moved, reached, params)
         moved = rules.respawn_or_new_goal(
-            key, self.simulation, moved, reached & ~terminated, params, self._new_goals
+            key, self.simulation, moved, reached, terminated, params, self._new_goals
         )
         return self._closed(moved, terminated, params)
 

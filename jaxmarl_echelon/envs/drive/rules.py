@@ -59,20 +59,25 @@ def respawn_or_new_goal(
     simulation: TrafficSimulation,
     state: DriveState,
     reached: jax.Array,
+    ended: jax.Array,
     params: DriveParams,
     new_goals: bool,
 ) -> DriveState:
     """Returns learners that reached a goal to their start, or gives them a new goal.
 
+    Learners whose trajectory ends at a goal, by a contact, get a new goal as well: the old one has been
+    counted, and must not count as a second attempt.
+
     Args:
       key: typed key.
       simulation: moves bodies and holds the scene bank.
       state: after the step.
-      reached: `[A]` bool; reached a goal in this step without ending the trajectory.
+      reached: `[A]` bool; reached a goal in this step.
+      ended: `[A]` bool; the trajectory ended in this step.
       params: of the episode.
       new_goals: whether learners may get new goals; static.
     """
-    back = reached & (params.goal_behavior == RESPAWN)
+    back = reached & ~ended & (params.goal_behavior == RESPAWN)
     agents, start = simulation.agents, state.start
 
     def put_back(new, old):

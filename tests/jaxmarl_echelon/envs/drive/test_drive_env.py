@@ -94,6 +94,14 @@ def test_a_goal_counts_as_attempted_by_its_learners_own_time(rich):
     assert ends[0] < 40 < 60 < max(ends[1:])
     attempted = np.array([float(time.info["goals_attempted"][0]) for time in times])
     np.testing.assert_array_equal(attempted[ends[0] :], attempted[ends[0]])
+    # With its goal where it leaves the road, its only attempt ends with a goal.
+    last = states[ends[0] - 1]
+    there = jnp.array([states[ends[0]].motion.x[0], states[ends[0]].motion.y[0]])
+    last = last.replace(goal=last.goal.at[0].set(there), goal_distance=last.goal_distance.at[0].set(1.0))
+    params = rich.in_scene(2, offroad_behavior="remove")
+    after, time = rich.step(last, actions, params)
+    assert not after.alive[0]
+    assert [float(time.info[name][0]) for name in ("goals", "goals_attempted")] == [1.0, 1.0]
 
 
 @pytest.mark.parametrize(
