@@ -35,6 +35,7 @@ from jaxmarl_echelon.training.host import (
     loop,
     memory,
     selection_score,
+    threads,
     variants,
     vectorized_runs,
 )
@@ -82,12 +83,19 @@ def start_run(
 
 
 def configured_devices(config: DictConfig) -> DeviceLayout:
-    """Chooses the devices that a configuration requests; raises ValueError as `devices.choose_layout`."""
+    """Chooses the threads and devices that a configuration requests.
+
+    Raises:
+      ValueError: as `threads.provide_threads` and `devices.choose_layout`.
+    """
     shards = config.shards
     if shards is not None and (isinstance(shards, bool) or not isinstance(shards, int) or shards < 1):
         raise ValueError(f"shards={shards}: must be a whole number of at least 1")
     grouped = variants.is_group(config)
     members = variants.count_members(config) if grouped else 1
+    if not HydraConfig.initialized():
+        # A sweep runs all its jobs in this process, with the threads of the first.
+        threads.provide_threads(config, members)
     return devices.choose_layout(config.devices, members, shards, grouped=grouped)
 
 

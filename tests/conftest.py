@@ -40,6 +40,7 @@ def known_flags(flags: dict[str, str]) -> list[str]:
 # other flags are others to the persistent cache: workers inherit those of the process that starts them.
 given = os.environ.get("XLA_FLAGS", "").split()
 os.environ["XLA_FLAGS"] = " ".join([*(flag for flag in known_flags(QUICK) if flag not in given), *given])
+THREADS = {name: os.environ[name] for name in ("NPROC",) if name in os.environ}
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -84,6 +85,14 @@ def release_compiled_programs():
     maps = Path("/proc/self/maps")
     if not maps.exists() or maps.read_bytes().count(b"\n") > MOST_MAPS:
         jax.clear_caches()
+
+
+@pytest.fixture(autouse=True)
+def _own_threads():
+    """Forgets the threads that a command of a small run chose, which later processes would inherit."""
+    yield
+    os.environ.pop("NPROC", None)
+    os.environ.update(THREADS)
 
 
 @pytest.fixture(scope="session")

@@ -39,11 +39,13 @@ ELSEWHERE = (
     "samples",
     "pbt",
     "devices",
+    "threads",
     "distributed",
 )
 # Defaults of keys that configurations of older runs do not have.
 PLACE = {
     "devices": None,
+    "threads": None,
     "shards": 1,
     "distributed": "off",
     "pool": None,

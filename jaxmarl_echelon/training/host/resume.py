@@ -237,6 +237,7 @@ RULES: dict[str, Rule] = {
     "pool": refuse_change,
     "transforms": refuse_change,
     "devices": accept_change,
+    "threads": accept_change,
     "distributed": accept_change,
 }
 
