@@ -1,6 +1,6 @@
 """The driver of the ROS example, without ROS: observations, holding, stopping, caps."""
 
-import importlib.util
+import importlib
 import math
 
 import numpy as np
@@ -15,13 +15,17 @@ BEAMS = 12
 
 
 @pytest.fixture(scope="module")
-def example(repository):
-    """The example's module."""
-    path = repository / "examples" / "ros2_f1tenth" / "driver.py"
-    spec = importlib.util.spec_from_file_location("driver", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def modules(repository):
+    """The example's modules, by name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(repository / "examples" / "ros2_f1tenth")
+        yield {name: importlib.import_module(name) for name in ("driver", "gym_loop")}
+
+
+@pytest.fixture(scope="module")
+def example(modules):
+    """The driver's module."""
+    return modules["driver"]
 
 
 @pytest.fixture(scope="module")
@@ -131,3 +135,71 @@ def test_other_policies_are_refused(example, facts):
         example.Driver(ContractPolicy(blind, None), 1.0)
     with pytest.raises(ValueError, match="max_speed=0: must be above 0"):
         example.Driver(ContractPolicy(facts, None), 0)
+
+
+class Room:
+    """Stands in for f1tenth_gym: a car that moves as it is told, in a room of 20 m by 8 m."""
+
+    HALF, STEP = np.array([10.0, 4.0]), 0.01
+
+    def reset(self, poses):
+        self.pose, self.speed, self.rate = poses[0], 0.0, 0.0
+        return self.shown()
+
+    def step(self, action):
+        (steering, self.speed), heading = action[0], self.pose[2]
+        self.rate = self.speed * np.tan(steering) / 0.33
+        ahead = np.array([np.cos(heading), np.sin(heading), 0.0]) * self.speed
+        self.pose = self.pose + self.STEP * (ahead + [0.0, 0.0, self.rate])
+        return self.shown()
+
+    def shown(self):
+        angles = self.pose[2] + np.linspace(-2.35, 2.35, 1080)
+        way = np.stack([np.cos(angles), np.sin(angles)], 1)
+        ranges = ((np.sign(way) * self.HALF - self.pose[:2]) / way).min(1)
+        hit = bool((np.abs(self.pose[:2]) > self.HALF - 0.3).any())
+        seen = dict(zip(("poses_x", "poses_y", "poses_theta"), self.pose[:, None], strict=True))
+        seen |= {"linear_vels_x": [self.speed], "linear_vels_y": [0.0], "ang_vels_z": [self.rate]}
+        return seen | {"scans": [ranges], "collisions": np.array([float(hit)])}, self.STEP, hit, {}
+
+
+def follower(example, facts, seen):
+    """A driver whose policy steers to the side on which the walls are farther, at 3 m/s."""
+
+    def program(obs, reset):
+        seen.append(obs[0].copy())
+        left, right = obs[0][6:9].sum(), obs[0][3:6].sum()
+        return [np.array([[0.4 * (left - right), 3.0]], np.float32)]
+
+    return example.Driver(ContractPolicy(facts, program), max_speed=0.8)
+
+
+def test_the_loop_of_f1tenth_gym_is_driven(modules, example, facts):
+    seen = []
+    course, collided = modules["gym_loop"].drive_gym(
+        Room(), follower(example, facts, seen), (-8.0, 2.0, 0.0), 3.995
+    )
+    times = [moment.time for moment in course]
+    np.testing.assert_allclose(times, 0.01 * np.arange(400), atol=1e-9)
+    assert not collided and len(seen) == 200, "a decision every two steps"
+    # The wall on the left is nearer, so that the car turns right first; its speed is the cap.
+    assert course[0].command.steering < 0
+    np.testing.assert_allclose([moment.command.speed for moment in course], 0.8, rtol=1e-6)
+    assert -5.6 < course[-1].pose[0] < -4.8
+    slices = {part["name"]: part for part in facts["observation"]["slices"]}
+    own = slices["ego_velocity"]
+    measured = seen[10][own["start"] : own["stop"]] * np.asarray(own["scales"])
+    np.testing.assert_allclose(measured[:2], [0.8, 0.0], atol=1e-5)
+    end = modules["gym_loop"].drive_gym(Room(), follower(example, facts, []), (9.0, 0.0, 0.0), 4.0)
+    assert end[1] and 0.8 < end[0][-1].time < 1.0
+
+
+@pytest.mark.needs("f110_gym")
+def test_f1tenth_gym_itself_is_driven(modules, example, facts):
+    import gym
+
+    env = gym.make("f110_gym:f110-v0", num_agents=1)
+    seen = []
+    course, _ = modules["gym_loop"].drive_gym(env, follower(example, facts, seen), (0.0, 0.0, 0.0), 1.0)
+    assert len(course) > 20 and abs(len(seen) - len(course) / 2) <= 1
+    assert np.hypot(*np.subtract(course[-1].pose[:2], course[0].pose[:2])) > 0.1
