@@ -1,15 +1,18 @@
-"""JaxMARL's own tasks: our PPO at JaxMARL's published settings, and JaxMARL's scripts, in turns.
+"""Tasks of JaxMARL and brax: our PPO at their published settings, and their own training, in turns.
 
-    python benchmarks/peer_tasks.py [spread 3m 3m_mappo 2s3z 2s3z_mappo] [--seeds 5] [--steps N] [--turns 1]
-        [--peer-python PATH --peer-scripts FOLDER] [--write FILE]
+    python benchmarks/peer_tasks.py [spread 3m 3m_mappo 2s3z 2s3z_mappo pendulum] [--seeds 5] [--steps N]
+        [--turns 1] [--peer-python PATH --peer-scripts FOLDER] [--write FILE]
 
-Ours are the tuning files of `conf/tuning/jaxmarl`, seeds as one vmapped program. FOLDER is `baselines` of a
+Ours are the tuning files of `conf/tuning/jaxmarl` and `conf/tuning/brax`, seeds as one vmapped program.
+Brax's side is its own `ppo.train`, one seed after another in one process; its compiling is the first seed's
+time to the end of its first epoch, less that of a later one. Both sides' last policies play 128
+deterministic episodes. Of JaxMARL, FOLDER is `baselines` of a
 checkout of JaxMARL 0.2; PATH a Python with jaxmarl, its extra `algs`, and jax. The scripts report to wandb
 only, so they import a module of that name that writes down what they log; nothing else of them is changed.
 Returns are sums over agents, win rates shares of battles, both of the sampled policy over the last tenth of
 the updates. Steps per second exclude compilation, which is taken as the time to the end of the first update
 where a script has no other sign of it. Settings: baselines/IPPO/config/ippo_ff_mpe.yaml, ippo_rnn_smax.yaml,
-baselines/MAPPO/config/mappo_homogenous_rnn_smax.yaml.
+baselines/MAPPO/config/mappo_homogenous_rnn_smax.yaml; brax's notebook on training.
 """
 
 import argparse
@@ -44,15 +47,38 @@ def log(metrics, *args, **kwargs):
 """
 
 
+# Trains by brax's own PPO; arguments: environment, decisions, seeds. Twelve epochs of one training step each.
+BRAX = """
+import json, os, sys, time
+from brax import envs
+from brax.training.agents.ppo import train as ppo
+name, steps, seeds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+epochs = steps // (2048 * 80)
+_file = open(os.environ["PEER_LOG"], "a")
+for seed in range(seeds):
+    def log(step, metrics):
+        numbers = {"rate": metrics.get("training/sps", 0), "return": metrics["eval/episode_reward"]}
+        row = {name: float(x) for name, x in numbers.items()} | {"time": time.time(), "step": int(step)}
+        _file.write(json.dumps(row) + chr(10)); _file.flush()
+    ppo.train(
+        environment=envs.get_environment(name), num_timesteps=steps, num_evals=epochs + 1, seed=seed,
+        num_envs=2048, unroll_length=5, batch_size=1024, num_minibatches=32, num_updates_per_batch=4,
+        learning_rate=3e-4, entropy_cost=1e-2, discounting=0.97, reward_scaling=10, episode_length=1000,
+        normalize_observations=True, action_repeat=1, num_eval_envs=128, deterministic_eval=True,
+        progress_fn=log,
+    )
+"""
+
+
 class Task(NamedTuple):
-    """One task of JaxMARL.
+    """One task of JaxMARL or brax.
 
     Attributes:
       ours: overrides of our command line.
-      script: JaxMARL's, in `baselines`.
+      script: JaxMARL's, in `baselines`; empty for brax.
       theirs: its overrides.
       vmapped: whether it trains its seeds as one program, else one after another.
-      measure: our metric, and theirs in what they log.
+      measure: our metric, and theirs in what they log; of brax the environment's name and "return".
       agents: factor of our metric; theirs is summed over agents.
     """
 
@@ -92,6 +118,7 @@ TASKS = {
     "3m_mappo": battle("3m", central=True),
     "2s3z": battle("2s3z", central=False),
     "2s3z_mappo": battle("2s3z", central=True),
+    "pendulum": Task(("env=brax/inverted_pendulum", "algo=ppo"), "", measure=("inverted_pendulum", "return")),
 }
 
 
@@ -108,19 +135,28 @@ def measure_ours(task: Task, seeds: int, steps: int) -> Measured:
     typed = [*task.ours, f"total_env_steps={steps}", "tracking=quiet"]
     config, _ = command_line.compose_config(command_line.normalize_overrides(typed))
     run = build.build_run_config(config)
-    train, options = make_train_function(run), make_program(run).compiler_options
+    program = make_program(run)
+    train, options = make_train_function(run), program.compiler_options
 
     def one(key):
-        return train(key)[1].metrics[task.measure[0]]
+        last, reports = train(key)
+        return reports.metrics[task.measure[0]] if task.script else last
+
+    def score(last, key):
+        (returns,) = program.evaluate(last, key).episode_return.values()
+        return returns.mean()
 
     keys = jax.random.split(jax.random.key(0), seeds)
     begin = time.perf_counter()
     compiled = lower_for_options(jax.jit(jax.vmap(one)), keys).compile(compiler_options=options)
     middle = time.perf_counter()
-    values = np.asarray(compiled(keys))
-    seconds = time.perf_counter() - middle
-    taken = values.shape[1] * run.num_envs * run.algo.horizon * seeds
-    return Measured((task.agents * last_tenth(values)).tolist(), taken / seconds, middle - begin)
+    found = jax.block_until_ready(compiled(keys))
+    rate = run.updates * run.num_envs * run.algo.horizon * seeds / (time.perf_counter() - middle)
+    if task.script:
+        scores = task.agents * last_tenth(np.asarray(found))
+    else:
+        scores = np.asarray(jax.jit(jax.vmap(score, (0, None)))(found, jax.random.key(1)))
+    return Measured(scores.tolist(), rate, middle - begin)
 
 
 def last_tenth(values: np.ndarray) -> np.ndarray:
@@ -128,13 +164,23 @@ def last_tenth(values: np.ndarray) -> np.ndarray:
     return np.nanmean(values[:, -max(1, values.shape[1] // 10) :], axis=1)
 
 
-def measure_theirs(task: Task, python: str, scripts: Path, seeds: int, steps: int) -> Measured:
-    """Runs JaxMARL's script, for all seeds at once or for one after another."""
+def measure_theirs(task: Task, python: str, scripts: Path | None, seeds: int, steps: int) -> Measured:
+    """Runs JaxMARL's script, for all seeds at once or for one after another, or brax's training."""
+    if not task.script:
+        name, result = task.measure
+        begin, rows = run_peer([python, "-c", BRAX, name, str(steps), str(seeds)])
+        last = [row[result] for row in rows if row["step"] == max(row["step"] for row in rows)]
+        # The first row is the untrained policy's; the first epoch includes compiling.
+        rate = statistics.median(row["rate"] for row in rows if row["step"] > rows[1]["step"])
+        first, later = (rows[k + 1]["time"] - rows[k]["time"] for k in (0, 1))
+        return Measured(last, rate, rows[0]["time"] - begin + first - later)
+    assert scripts is not None, "--peer-scripts is needed for JaxMARL's tasks"
     typed = [*task.theirs, f"TOTAL_TIMESTEPS={steps}"]
     if task.vmapped:
-        runs = [run_script(python, scripts / task.script, [*typed, f"NUM_SEEDS={seeds}"])]
+        runs = [run_peer([python, str((scripts / task.script).resolve()), *typed, f"NUM_SEEDS={seeds}"])]
     else:
-        runs = [run_script(python, scripts / task.script, [*typed, f"SEED={seed}"]) for seed in range(seeds)]
+        script = str((scripts / task.script).resolve())
+        runs = [run_peer([python, script, *typed, f"SEED={seed}"]) for seed in range(seeds)]
     together = seeds if task.vmapped else 1
     scores, rates, compiled = [], [], []
     for begin, rows in runs:
@@ -147,8 +193,8 @@ def measure_theirs(task: Task, python: str, scripts: Path, seeds: int, steps: in
     return Measured(scores, statistics.fmean(rates), statistics.fmean(compiled))
 
 
-def run_script(python: str, script: Path, overrides: list[str]) -> tuple[float, list[dict]]:
-    """Runs a script of JaxMARL; returns the time of its start and what it logged, a row per call.
+def run_peer(command: list[str]) -> tuple[float, list[dict]]:
+    """Runs a command of a peer; returns the time of its start and what it logged, a row per call.
 
     Raises:
       SystemExit: with the last line of its error, if it fails.
@@ -159,15 +205,9 @@ def run_script(python: str, script: Path, overrides: list[str]) -> tuple[float, 
         places = [folder, os.environ.get("PEER_PYTHONPATH", "")]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, places)), "PEER_LOG": str(log)}
         begin = time.time()
-        done = subprocess.run(
-            [python, str(script.resolve()), *overrides],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-        )
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
         if done.returncode:
-            raise SystemExit(f"{script}: {(done.stderr.strip() or 'failed').splitlines()[-1]}")
+            raise SystemExit(f"{command[:2]}: {(done.stderr.strip() or 'failed').splitlines()[-1]}")
         return begin, [json.loads(line) for line in log.read_text().splitlines()]
 
 
@@ -194,7 +234,7 @@ def main() -> None:
         for turn in range(given.turns):
             measured = {"ours": measure_ours(task, given.seeds, given.steps)}
             if given.peer_python:
-                measured["JaxMARL"] = measure_theirs(
+                measured["peer"] = measure_theirs(
                     task, given.peer_python, given.peer_scripts, given.seeds, given.steps
                 )
             for side, one in measured.items():

@@ -1,6 +1,6 @@
 """Search for the numbers of `script:blocking` under jittered starts.
 
-    python benchmarks/archive/blocking_search.py [--aim farthest|center] [--iterations N] [--output FILE]
+    python benchmarks/archive/blocking_search.py [--aim farthest|center|both] [--iterations N] [--output FILE]
     python benchmarks/archive/blocking_search.py --judge        # score the laws in the code, no search
 
 Each spawn point's law is searched by the cross-entropy method (R. Rubinstein, "The cross-entropy method for
@@ -26,11 +26,12 @@ from jaxmarl_echelon.envs.f110.env import F110
 from jaxmarl_echelon.envs.f110.scripts import blocking
 from jaxmarl_echelon.envs.f110.scripts.blocking import BlockingLaw
 
-# Steering gains and bubble radii of the drivers in phases 18 to 25 of `phased26`, by aim.
+# Steering gains, bubble radii and aims (1: farthest) of the drivers in phases 18 to 25 of `phased26`, by aim.
 DRIVERS = {
-    "center": ((0.25, 2.0), (0.30, 2.2), (0.35, 2.5)),
-    "farthest": ((0.40, 2.8), (0.45, 3.0), (0.50, 3.2), (0.55, 3.4), (0.60, 3.5)),
+    "center": ((0.25, 2.0, 0), (0.30, 2.2, 0), (0.35, 2.5, 0)),
+    "farthest": ((0.40, 2.8, 1), (0.45, 3.0, 1), (0.50, 3.2, 1), (0.55, 3.4, 1), (0.60, 3.5, 1)),
 }
+DRIVERS["both"] = DRIVERS["center"] + DRIVERS["farthest"]
 # Standard deviations of the first samples, in the order of `flatten`.
 SPREAD = np.array([0.05, 0.06, 0.06] * 2 + [0.1, 0.1, 0.1] + [0.5, 0.4, 0.3, 0.4, 0.06, 0.06])
 LEAST_SPREAD = 0.1  # of the first, so that the search does not end early
@@ -54,15 +55,16 @@ class Attempt(NamedTuple):
     spawn: jax.Array
     gain: jax.Array
     radius: jax.Array
+    farthest: jax.Array
 
 
 @partial(jax.jit, static_argnums=0)
-def play(env: F110, key, attempts: Attempt, farthest) -> tuple[jax.Array, jax.Array]:
+def play(env: F110, key, attempts: Attempt) -> tuple[jax.Array, jax.Array]:
     """Plays one episode per attempt; returns outcomes `[N]` and physics steps `[N]`."""
     ftg, base = env.scripts["ftg"], env.default_params()
 
     def params_of(of):
-        driver = base.ftg.replace(steering_gain=of.gain, bubble_radius=of.radius, farthest=farthest)
+        driver = base.ftg.replace(steering_gain=of.gain, bubble_radius=of.radius, farthest=of.farthest)
         params = env.evaluation_params(base, of.index)
         spawn = jax.nn.one_hot(of.spawn, base.spawn_weights.shape[0])
         return params.replace(ftg=driver, spawn_weights=spawn)
@@ -87,7 +89,7 @@ class Judge:
 
     def __init__(self, aim: str, seed: int):
         self.env = je.make("f110", spawns="all", spawn_speed=0.0, lock_steps=0, lidar_max_range=11.0)
-        self.drivers, self.farthest = np.array(DRIVERS[aim]), aim == "farthest"
+        self.drivers = np.array(DRIVERS[aim])
         self.keys = iter(jax.random.split(jax.random.key(seed), 10_000))
 
     def __call__(self, numbers: np.ndarray, repeats: int) -> tuple[np.ndarray, np.ndarray]:
@@ -96,10 +98,10 @@ class Judge:
         shape = points, laws, len(self.drivers), repeats
         rows = np.broadcast_to(numbers[:, :, None, None], (*shape, 15)).reshape(-1, 15)
         spawn = np.broadcast_to(np.arange(points)[:, None, None, None], shape).reshape(-1)
-        drivers = np.broadcast_to(self.drivers[None, None, :, None], (*shape, 2)).reshape(-1, 2)
-        gain, radius = drivers.T.astype(np.float32)
-        attempts = Attempt(np.arange(len(rows)), rows.astype(np.float32), spawn, gain, radius)
-        outcome, steps = play(self.env, next(self.keys), attempts, self.farthest)
+        drivers = np.broadcast_to(self.drivers[None, None, :, None], (*shape, 3)).reshape(-1, 3)
+        gain, radius, farthest = drivers.T.astype(np.float32)
+        attempts = Attempt(np.arange(len(rows)), rows.astype(np.float32), spawn, gain, radius, farthest > 0)
+        outcome, steps = play(self.env, next(self.keys), attempts)
         won = np.asarray(outcome) == results.TARGET_CRASH
         return won.reshape(shape), np.asarray(steps).reshape(shape) * self.env.simulation.dt
 
@@ -157,7 +159,7 @@ def main() -> None:
     judge = Judge(arguments.aim, arguments.seed)
     names = judge.env.spec.tasks
     table = flatten(blocking.read_law_table(names))
-    laws = table[int(judge.farthest)] if arguments.start is None else np.load(arguments.start)
+    laws = table[int(arguments.aim != "center")] if arguments.start is None else np.load(arguments.start)
     if not arguments.judge:
         laws = search(judge, laws, arguments)
         if arguments.output:

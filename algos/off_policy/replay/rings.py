@@ -179,8 +179,8 @@ def init_ring(
 def store_step(ring: Ring, step: Transition) -> tuple[Ring, StoredPositions]:
     """Stores one step of the rows that are alive; the other rows are unchanged.
 
-    In a row that is not alive, the newest transition becomes the last of its window, so that later transitions
-    do not continue it. The episode goes on until a boundary: agents may wait between their decisions.
+    In a row that is not alive, the newest transition becomes the last of its window, so that later
+    transitions do not continue it. The episode goes on until a boundary: agents may wait between decisions.
 
     Args:
       ring: N rows.
