@@ -6,12 +6,12 @@
 Ours are the tuning files of `conf/tuning/jaxmarl` and `conf/tuning/brax`, seeds as one vmapped program.
 Brax's side is its own `ppo.train`, one seed after another in one process; its compiling is the first seed's
 time to the end of its first epoch, less that of a later one. Both sides' last policies play 128
-deterministic episodes. Of JaxMARL, FOLDER is `baselines` of a
-checkout of JaxMARL 0.2; PATH a Python with jaxmarl, its extra `algs`, and jax. The scripts report to wandb
-only, so they import a module of that name that writes down what they log; nothing else of them is changed.
-Returns are sums over agents, win rates shares of battles, both of the sampled policy over the last tenth of
-the updates. Steps per second exclude compilation, which is taken as the time to the end of the first update
-where a script has no other sign of it. Settings: baselines/IPPO/config/ippo_ff_mpe.yaml, ippo_rnn_smax.yaml,
+deterministic episodes. Of JaxMARL, FOLDER is `baselines` of a checkout of JaxMARL 0.2; PATH a Python with
+jaxmarl, its extra `algs`, and jax. The scripts report to wandb only, so they import a module of that name
+that writes down what they log; nothing else of them is changed. Returns are sums over agents, win rates
+shares of battles, both of the sampled policy over the last tenth of the updates. Steps per second exclude compilation,
+which is taken as the time to the end of the first update, that update included, where a script has no other
+sign of it. Settings: baselines/IPPO/config/ippo_ff_mpe.yaml, ippo_rnn_smax.yaml,
 baselines/MAPPO/config/mappo_homogenous_rnn_smax.yaml; brax's notebook on training.
 """
 
@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -93,16 +94,19 @@ class Task(NamedTuple):
 def battle(scenario: str, central: bool) -> Task:
     """Returns a battle of SMAX, with decentralised or centralised critics (IPPO, MAPPO)."""
     name = "MAPPO/mappo_rnn_smax.py" if central else "IPPO/ippo_rnn_smax.py"
+    # The tuning file has IPPO's numbers; these are MAPPO's.
+    numbers = {"learning_rate": 0.002, "clip": 0.2, "value_clip": 0.2, "entropy_coefficient": 0.0}
     ours = ("env=jaxmarl/HeuristicEnemySMAX", "algo=ppo_rnn", f"env.scenario={scenario}")
     return Task(
         (
             *ours,
             f"env.critic={'state' if central else 'own'}",
             f"algo.shared={'false' if central else 'true'}",
+            *(f"algo.{key}={value}" for key, value in numbers.items() if central),
         ),
         name,
         (f"MAP_NAME={scenario}", "WANDB_MODE=disabled"),
-        vmapped=True,
+        vmapped=not central,
     )
 
 
@@ -177,7 +181,7 @@ def measure_theirs(task: Task, python: str, scripts: Path | None, seeds: int, st
     assert scripts is not None, "--peer-scripts is needed for JaxMARL's tasks"
     typed = [*task.theirs, f"TOTAL_TIMESTEPS={steps}"]
     if task.vmapped:
-        runs = [run_peer([python, str((scripts / task.script).resolve()), *typed, f"NUM_SEEDS={seeds}"])]
+        runs = [run_peer([python, str((scripts / task.script).resolve()), *typed, f"++NUM_SEEDS={seeds}"])]
     else:
         script = str((scripts / task.script).resolve())
         runs = [run_peer([python, script, *typed, f"SEED={seed}"]) for seed in range(seeds)]
@@ -232,12 +236,12 @@ def main() -> None:
     for name in given.names or TASKS:
         task = TASKS[name]
         for turn in range(given.turns):
-            measured = {"ours": measure_ours(task, given.seeds, given.steps)}
+            sides = {"ours": partial(measure_ours, task, given.seeds, given.steps)}
             if given.peer_python:
-                measured["peer"] = measure_theirs(
-                    task, given.peer_python, given.peer_scripts, given.seeds, given.steps
-                )
-            for side, one in measured.items():
+                peer = task, given.peer_python, given.peer_scripts, given.seeds, given.steps
+                sides["peer"] = partial(measure_theirs, *peer)
+            for side, measure in sides.items():
+                one = measure()
                 rows.append({"task": name, "side": side, "turn": turn, **one._asdict()})
                 print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
                 rate, seconds = f"{one.steps_per_second:,.0f}", f"{one.compile_seconds:.0f}"
