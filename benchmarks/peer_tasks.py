@@ -9,9 +9,9 @@ time to the end of its first epoch, less that of a later one. Both sides' last p
 deterministic episodes. Of JaxMARL, FOLDER is `baselines` of a checkout of JaxMARL 0.2; PATH a Python with
 jaxmarl, its extra `algs`, and jax. The scripts report to wandb only, so they import a module of that name
 that writes down what they log; nothing else of them is changed. Returns are sums over agents, win rates
-shares of battles, both of the sampled policy over the last tenth of the updates. Steps per second exclude compilation,
-which is taken as the time to the end of the first update, that update included, where a script has no other
-sign of it. Settings: baselines/IPPO/config/ippo_ff_mpe.yaml, ippo_rnn_smax.yaml,
+shares of battles, both of the sampled policy over the last tenth of the updates. Steps per second exclude
+compilation, which is taken as the time to the end of the first update, that update included, where a script
+has no other sign of it. Settings: baselines/IPPO/config/ippo_ff_mpe.yaml, ippo_rnn_smax.yaml,
 baselines/MAPPO/config/mappo_homogenous_rnn_smax.yaml; brax's notebook on training.
 """
 
