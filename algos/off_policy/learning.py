@@ -213,7 +213,9 @@ def critic_step(
     def loss(params):
         prediction = method.predict(params, batch)
         losses, td = method.critic_loss(prediction, target)
-        return (losses * batch.weight).mean(), (td, prediction.mean())
+        # Steps of sequences that are not inside are arbitrary.
+        counted = None if batch.inside is None else batch.inside[..., None]
+        return (losses * batch.weight).mean(), (td, prediction.mean(where=counted))
 
     (value, (td, mean)), grads = jax.value_and_grad(loss, has_aux=True)(state.params["critic"])
     metrics = {"critic_loss": value, "td_error": td.mean(), "value": mean}

@@ -173,6 +173,27 @@ def test_sequences_are_run_step_by_step_and_learnt_from_where_they_are_inside():
     np.testing.assert_allclose(errors[2], abs(missed[2, 0]), rtol=1e-4)
 
 
+def test_the_mean_value_of_sequences_is_that_of_the_decisions_inside():
+    """Episodes of one decision, from an empty memory: all have the same value, the best one."""
+    config = DQNConfig(**TINY, core={"kind": "gru", "width": 8}, replay={"sequence": 4})
+    agent = make(config, SIZES, F)
+    params = jax.eval_shape(agent.init, jax.random.key(0)).params
+    moves = moved(jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), params))
+    given = lived(jax.random.key(0), boundary=True, terminal=True)
+    policy = make_action_values(ValueLayer(SIZES.sizes), (8,), Layers("relu"), F, config.core)
+
+    @jax.jit
+    def learn(params):
+        state, empty = agent.init(jax.random.key(0)).replace(params=params), policy.initial_carry((E, A))
+        own, reset = params["critic"]["agent"], jnp.zeros((E, A), bool)
+        _, values, best = policy.step(own, given.obs, empty, reset, None)
+        _, metrics = agent.update(state, jax.random.key(1), given.replace(action=values.mode()))
+        return metrics["value"], best
+
+    value, best = learn(moves)
+    np.testing.assert_allclose(value, best.mean(), rtol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
