@@ -293,6 +293,7 @@ class Agent(NamedTuple):
         where its decisions are not learnt from, take the actor's observations.
       local: `(state) -> state` with a bool in place of every array: True if the array belongs to the
         environments of one shard (see `algos.collectives`), False if it is the same on every shard.
+      explores: whether what is random in `act` only explores, so that the policy that is learnt is `greedy`.
     """
 
     init: Callable
@@ -316,6 +317,7 @@ class Agent(NamedTuple):
     with_world: Callable | None = None
     digest: str = ""
     answers: Callable | None = None
+    explores: bool = False
 
     def in_worlds(self, worlds: Mapping[str, PyTree]) -> "Agent":
         """Returns the agent over its world of several, by digest; the agent itself without a world."""

@@ -199,6 +199,7 @@ def make_replay_agent(
         hyper=lambda: initial_traced_hyper(config, method),
         local=mark_replay,
         asymmetric=observation.critic is not None,
+        explores=method.explores,
     )
 
 

@@ -169,6 +169,7 @@ def make_value_method(
         warm_up=lambda key, explored, mask: draw_legal(key, explored.shape[:-1], action.sizes, mask),
         acting=keep_agent,
         initial_carry=network.initial_carry,
+        explores=True,
     )
 
 

@@ -103,6 +103,7 @@ class OffPolicyMethod(NamedTuple):
       acting: `(params) -> params`, the parts that acting needs.
       rows: `(transition, observation) -> rows`, one decision `[E, A]` as rows of the replay `[N]`.
       initial_carry: `(batch_shape) -> carry`, the recurrent state before the first decision.
+      explores: see `Agent`.
     """
 
     init: Callable
@@ -118,6 +119,7 @@ class OffPolicyMethod(NamedTuple):
     acting: Callable = keep_actor
     rows: Callable = flatten_transition
     initial_carry: Callable = lambda _batch_shape: ()
+    explores: bool = False
 
 
 def store_decision(replay: Replay, state: OffPolicyState, rows: Transition) -> OffPolicyState:

@@ -103,6 +103,7 @@ def make_td3_method(config: TD3Config, observation: ObservationSpec, action: Act
         predict=lambda params, batch: critics.apply(params, batch.obs, batch.action),
         critic_loss=squared_loss,
         improve=partial(delayed_actor_step, networks),
+        explores=True,
     )
 
 

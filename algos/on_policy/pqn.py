@@ -129,7 +129,7 @@ class PQNConfig(RolloutLearner):
             require_minibatches(self.num_minibatches, rows, unit + each)
         agent = super().make(observation_shape, action, samples=samples, shards=shards, **run)
         # Values are no distribution that another learner could imitate.
-        return agent._replace(teach=None)
+        return agent._replace(teach=None, explores=True)
 
 
 class ValueBatch(NamedTuple):

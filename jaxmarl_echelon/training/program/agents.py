@@ -313,7 +313,7 @@ def make_controllers(
       agents: the learners.
       frozen: the frozen policies.
       greedy: whether networks act deterministically instead of sampling; with imperfect information
-        (`EnvSpec.hidden`) they always sample.
+        (`EnvSpec.hidden`) they always sample. Frozen policies that only explore by sampling never do.
     """
     acting = agents | {role: policy.agent for role, policy in frozen.items()}
     result = {}
@@ -326,6 +326,8 @@ def make_controllers(
         policy = policy if policy in acting or name != config.controllers[role.name] else role.name
         if policy in acting:
             modes = greedy and not env.spec.hidden
+            # Exploration is for learning: it is no part of a policy that is frozen.
+            modes = modes or (policy in frozen and acting[policy].explores)
             result[role.name] = controllers.make_learner_controller(
                 acting[policy], single_seat_role(env, role), policy, greedy=modes
             )

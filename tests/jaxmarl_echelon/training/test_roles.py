@@ -13,6 +13,7 @@ from duels import Duel
 from marked import thorough
 from omegaconf import OmegaConf
 
+from algos.off_policy.dqn import DQNConfig
 from algos.off_policy.learning import flatten_transition, store_decision
 from algos.off_policy.td3 import TD3Config
 from algos.on_policy.ppo import PPOConfig
@@ -20,7 +21,7 @@ from algos.types import ObservationSpec
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.command_line import compose_config, normalize_overrides
 from jaxmarl_echelon.curricula.base import constant_curriculum
-from jaxmarl_echelon.envs.episodes import EpisodeTask
+from jaxmarl_echelon.envs.episodes import EpisodeTask, start_episodes
 from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
 from jaxmarl_echelon.training.acting.controllers import Controller, switch_controller, to_space
@@ -29,6 +30,7 @@ from jaxmarl_echelon.training.config import build
 from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.host import loop
 from jaxmarl_echelon.training.program.agents import (
+    FrozenPolicy,
     load_frozen_policies,
     load_frozen_policy,
     make_agents,
@@ -260,6 +262,26 @@ def draw(program):
 def test_a_policy_is_shared_with_a_learner(choice, message):
     with pytest.raises(ValueError, match=message):
         read(f"controllers.defender={choice}")
+
+
+def test_a_frozen_role_does_not_explore():
+    """Epsilon is 1 in a new state; the role's learner plays at random, the frozen policy never."""
+    run = on_a_duel(algo=DQNConfig(widths=(8,), horizon=8), controllers={"red": "frozen:RUN"})
+    env, own = run.env, make_agents(run)["blue"]
+    frozen = {"red": FrozenPolicy(own, None)}
+    acting = make_controllers(run, env, {"blue": own}, frozen, greedy=False)
+
+    @jax.jit
+    def act(key):
+        state, reset = own.policy_state(own.init(key)), jnp.ones(256, bool)
+        begun = start_episodes(env, key, lambda _key: EpisodeTask(env.default_params()), 256)
+        view = ControllerView(begun.env, begun.params, begun.time)
+        best, _ = own.greedy(state, begun.time.obs["red"], (), None, None)
+        return best[..., 0], {role: one.act(key, state, (), view, reset)[1] for role, one in acting.items()}
+
+    best, action = jax.device_get(act(jax.random.key(0)))
+    np.testing.assert_array_equal(action["red"], best)
+    assert (action["blue"] != best).mean() > 0.25
 
 
 @pytest.mark.thorough
