@@ -139,11 +139,13 @@ class Context(struct.PyTreeNode):
       alive: `[E, A]` bool; the agent acts on the observation, or its trajectory was truncated there.
       mask: `[E, A, n]` bool, actions that are legal there.
       critic_obs: `[E, A, ...]` privileged observations of critics.
+      begins: `[E, A]` bool; the memory with which the agent acts on the observation is empty.
     """
 
     alive: PyTree = None
     mask: PyTree = None
     critic_obs: PyTree = None
+    begins: PyTree = None
 
 
 class Transition(struct.PyTreeNode):

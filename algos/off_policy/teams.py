@@ -52,13 +52,18 @@ class TeamValueSettings(ActionValueSettings):
         require_choice("team_reward", self.team_reward, TEAM_REWARDS)
 
     def layout(self, action: ActionSpec, critic_shape: tuple[int, ...] | None, team: int) -> ReplayRowLayout:
-        """Returns the layout with the agents that are alive, the next legal actions, and the states."""
+        """Returns the layout with the agents that are alive, the next legal actions, and the states.
+
+        Learners with memory also store whose memory is empty.
+        """
         alive = jax.ShapeDtypeStruct((team,), bool)
+        begins = alive if self.remembers else None
         state = None
         if self.mixes_states and critic_shape is not None:
             state = jax.ShapeDtypeStruct((math.prod(critic_shape),), jnp.float32)
         mask = jax.ShapeDtypeStruct((team, action.mask_size), bool)
-        return ReplayRowLayout((team,), Context(alive, None, state), Context(alive, mask, state))
+        contexts = Context(alive, None, state, begins), Context(alive, mask, state, begins)
+        return ReplayRowLayout((team,), *contexts)
 
     def team_method(self, observation: ObservationSpec, action: ActionSpec, **mixer) -> OffPolicyMethod:
         """Builds the method of teams with this mixer; see `make_value_method`."""
@@ -74,7 +79,9 @@ class TeamValueSettings(ActionValueSettings):
             features=observation.size + ids,
             **mixer,
         )
-        return method._replace(rows=partial(rows_of_teams, action, self.team_reward))
+        return method._replace(
+            rows=partial(rows_of_teams, action, self.team_reward, remembers=self.remembers)
+        )
 
 
 @take_defaults_from("algo/vdn")
@@ -192,11 +199,17 @@ def append_agent_ids(agents: int, obs: jax.Array) -> jax.Array:
 
 
 def rows_of_teams(
-    action: ActionSpec, team_reward: str, transition: Transition, observation: ObservationSpec
+    action: ActionSpec,
+    team_reward: str,
+    transition: Transition,
+    observation: ObservationSpec,
+    *,
+    remembers: bool = False,
 ) -> Transition:
     """Builds one row `[E]` per team from a decision `[E, A]`; see `OffPolicyMethod.rows`.
 
-    The team's trajectory goes on while one of its agents acts next. What is seen of other agents is 0.
+    The team's trajectory goes on while one of its agents acts next. What is seen of other agents is 0. Rows
+    of learners with memory (`remembers`) have `Context.begins`.
     """
     now, later = transition.context or Context(), transition.next_context or Context()
     if now.alive is None or later.alive is None:
@@ -213,8 +226,13 @@ def rows_of_teams(
         boundary=(transition.boundary | ~acts).all(1),
         success=transition.success.any(1),
         alive=acts.any(1),
-        context=Context(acts, None, state_of_team(now, observation)),
-        next_context=Context(later.alive, next_mask(transition, action), state_of_team(later, observation)),
+        context=Context(acts, None, state_of_team(now, observation), now.begins if remembers else None),
+        next_context=Context(
+            later.alive,
+            next_mask(transition, action),
+            state_of_team(later, observation),
+            later.begins if remembers else None,
+        ),
     )
 
 

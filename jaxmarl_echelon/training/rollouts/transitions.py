@@ -115,8 +115,16 @@ def make_transition(env: Environment, role: str, moment: StepRecord, action: jax
         success=jnp.broadcast_to(success if success.ndim == 2 else success[:, None], alive.shape)
         & transition.finished.mask[:, None],
         alive=alive,
-        context=Context(alive, before.action_mask.get(role), before.critic_obs.get(role)),
+        context=Context(
+            alive,
+            before.action_mask.get(role),
+            before.critic_obs.get(role),
+            before.restarts(role, moment.reset),
+        ),
         next_context=Context(
-            (after.alive[role] & ~over) | cut, after.action_mask.get(role), after.critic_obs.get(role)
+            (after.alive[role] & ~over) | cut,
+            after.action_mask.get(role),
+            after.critic_obs.get(role),
+            after.restarts(role, jnp.zeros_like(moment.reset)),
         ),
     )

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from value_cases import GAME, SMALL, A, E, act_in_game, make, moved, numpy_values, play_two_steps
 
+from algos.nets.action_values import ValueLayer, make_action_values
+from algos.nets.networks import Layers
 from algos.off_policy.dqn import DQNConfig
-from algos.off_policy.replay.rings import Sample
+from algos.off_policy.replay.rings import Sample, make_windows, read_sequences
 from algos.off_policy.teams import MonotonicMixer, QMIXConfig, VDNConfig, append_agent_ids, rows_of_teams
 from algos.types import ActionSpec, Context, ObservationSpec, Transition
 
@@ -155,6 +157,62 @@ def test_team_targets_add_the_best_legal_values_of_those_who_act_next():
     own = numpy_values(params["critic"]["agent"], np.asarray(rows.obs))[..., 1]
     predicted = method.predict(params["critic"], batch)[0, :, 0]
     np.testing.assert_allclose(predicted, np.where(ALIVE, own, 0.0).sum(1), rtol=1e-5)
+
+
+def test_an_agent_that_comes_is_valued_from_an_empty_memory():
+    """The second agent of a team is there in the last two of four steps, the first in all."""
+    steps, there = 4, np.array([[True, False], [True, False], [True, True], [True, True]])
+    config = VDNConfig(
+        widths=(8,), batch_size=8, learning_starts=1000, agent_ids=False, normalize_observation=False,
+        core={"kind": "gru", "width": 8}, replay={"sequence": steps, "capacity": 128},
+    )  # fmt: skip
+    spec, agent = ObservationSpec((3,), team=A), make(config, team=A)
+    method = config.method(spec, GAME)
+    policy = make_action_values(ValueLayer(GAME.sizes), (8,), Layers("relu"), 3, config.core)
+    obs = np.float32(np.random.default_rng(0).standard_normal((steps + 1, A, 3)))
+    begins = np.array([[True, True], [False, False], [False, True], [False, False]])
+
+    def spread(x):
+        return np.broadcast_to(x[:, None], (steps, E, *x.shape[1:]))
+
+    alive, last = spread(there), np.arange(steps) == steps - 1
+    later = [np.concatenate([x[1:], x[:1]]) & ~last[:, None] for x in (there, begins)]
+    given = Transition(
+        obs=spread(obs[:-1]),
+        action=np.zeros((steps, E, A, 1), np.int32),
+        reward=np.zeros((steps, E, A), np.float32),
+        discount=1.0 - np.float32(spread(there & last[:, None])),
+        next_obs=spread(obs[1:]),
+        boundary=spread(there & last[:, None]),
+        success=np.zeros((steps, E, A), bool),
+        alive=alive,
+        context=Context(alive, begins=spread(begins)),
+        next_context=Context(spread(later[0]), begins=spread(later[1])),
+    )
+
+    shapes = jax.eval_shape(agent.init, jax.random.key(0)).params
+    params = moved(jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes))
+    own = params["critic"]["agent"]
+
+    @jax.jit
+    def learn(key):
+        state = agent.init(key).replace(params=params, targets={"critic": params["critic"]})
+        state, _ = jax.lax.scan(lambda state, x: agent.update(state, key, x), state, given)
+        ring, first = state.replay.ring, jnp.zeros(1, jnp.int32)
+        window = make_windows(ring, first, first, steps, 1.0)
+        batch = read_sequences(ring, window, jnp.ones(1), first, 1.0)
+        carry, values, best = policy.initial_carry((A,)), [], []
+        for t in range(steps):
+            carry, now, _ = policy.step(own, obs[t], carry, begins[t], None)
+            values.append(jnp.where(there[t], now.of(jnp.zeros((A, 1))), 0.0).sum())
+            best.append(jnp.where(there[t], now.best(), 0.0).sum())
+        targets = method.target(state, None, batch).value[0, :-1]
+        predicted = method.predict(state.params["critic"], batch)[0, 0, :, 0]
+        return predicted, jnp.stack(values), targets, jnp.stack(best[1:])
+
+    predicted, values, targets, best = learn(jax.random.key(0))
+    np.testing.assert_allclose(predicted, values, rtol=1e-4)
+    np.testing.assert_allclose(targets, best, rtol=1e-4)
 
 
 def test_agents_of_a_team_are_told_apart_by_their_places():

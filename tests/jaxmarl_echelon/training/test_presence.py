@@ -2,6 +2,7 @@
 
 import functools
 from dataclasses import replace
+from operator import attrgetter
 
 import jax
 import jax.numpy as jnp
@@ -220,7 +221,7 @@ def given_to_a_replay(env, monkeypatch, names):
     (agent,) = make_program(config).agents.values()
 
     def update(state, key, batch):
-        return state, {name: getattr(batch, name) for name in names}
+        return state, {name: attrgetter(name)(batch) for name in names}
 
     # Metrics of every step as they are: what the learner is given comes out with them.
     monkeypatch.setattr(collect, "mean_over_steps", lambda metrics: metrics)
@@ -245,6 +246,18 @@ def test_a_replay_drops_decisions_that_are_truncated_while_their_agent_is_out(mo
     np.testing.assert_array_equal(alive[:, :, 0], True)
     np.testing.assert_array_equal(discount[:, :, 0], 1.0)
     np.testing.assert_array_equal(alive[:, :, 1], False)
+
+
+def test_a_replay_is_told_where_memories_are_empty(monkeypatch):
+    """In the first of four steps all are, in the third that of the agent that comes."""
+    names = ("context.begins", "next_context.begins")
+    begins, later = given_to_a_replay(Walkers(), monkeypatch, names)
+    np.testing.assert_array_equal(
+        begins[:, 0], [[True] * 3, [False] * 3, [False, True, False], [False] * 3] * 2
+    )
+    np.testing.assert_array_equal(
+        later[:, 0], [[False] * 3, [False, True, False], [False] * 3, [False] * 3] * 2
+    )
 
 
 def test_successes_are_kept_whole_of_agents_that_wait_for_the_end():
