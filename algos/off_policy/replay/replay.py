@@ -119,7 +119,7 @@ class Replay(NamedTuple):
     Attributes:
       init: `() -> state`, empty.
       add: `(state, transition) -> state`: stores one decision of the same N rows in the same order, with
-        flat observations `[N, F]`; rows that are not alive store nothing, and their episodes end there.
+        flat observations `[N, F]`; rows that are not alive store nothing, and their windows end there.
       sample: `(state, key, gamma) -> (state, Sample)`; finite but meaningless while `size` is 0.
       reprioritize: `(state, index, priority) -> state` for a sample's `index` and priorities `[B]`, such as
         absolute TD errors, before the next `add`; of several for one transition the largest is used. No
