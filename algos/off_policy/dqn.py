@@ -12,6 +12,7 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from algos import collectives
 from algos.defaults import FROM_FILE, take_defaults_from
 from algos.nets.action_values import (
     ActionValues,
@@ -218,10 +219,14 @@ class ValueParts(NamedTuple):
 
 
 class SequenceTarget(NamedTuple):
-    """Targets `[B, L]` of sequences, of which the steps that are not inside are not learnt from."""
+    """Targets `[B, L]` of sequences, of which the steps that are not inside are not learnt from.
+
+    `length` is the mean number of steps inside, over the batches of all shards.
+    """
 
     value: jax.Array
     inside: jax.Array
+    length: jax.Array
 
 
 def explore_by_values(
@@ -256,7 +261,9 @@ def mixed_target(
     judge = parts.later(state.params["critic"], batch) if parts.double else values
     best = parts.mix(slow["mixer"], values.of(judge.mode()), batch.next_obs, batch.next_context)
     found = bellman_target(batch, best[..., None])[..., 0]
-    return found if batch.inside is None else SequenceTarget(found, batch.inside)
+    if batch.inside is None:
+        return found
+    return SequenceTarget(found, batch.inside, collectives.mean_over_shards(batch.inside.sum(-1).mean()))
 
 
 def run_sequences(
@@ -277,12 +284,14 @@ def run_sequences(
 def sequence_loss(prediction: jax.Array, target: SequenceTarget) -> tuple[jax.Array, jax.Array]:
     """Half the squared errors of sequences `[1, B, L, 1]`, whose mean over B is that over the steps inside.
 
+    With several shards, each with B sequences, this is the mean over all of theirs.
+
     Returns:
       the losses and the mean absolute errors of each sequence, `[B]`.
     """
     error = jnp.where(target.inside, prediction[0, ..., 0] - target.value, 0.0)
     steps = target.inside.sum(-1)
-    loss = 0.5 * jnp.square(error).sum(-1) / jnp.maximum(steps.mean(), 1.0)
+    loss = 0.5 * jnp.square(error).sum(-1) / jnp.maximum(target.length, 1.0)
     return loss, jnp.abs(error).sum(-1) / jnp.maximum(steps, 1)
 
 

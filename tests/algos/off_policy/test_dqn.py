@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from value_cases import A, E, make, moved, numpy_values
 
+from algos import collectives
 from algos.nets.action_values import ValueLayer, make_action_values
 from algos.nets.networks import Layers
 from algos.off_policy.dqn import DQNConfig
@@ -171,6 +172,27 @@ def test_sequences_are_run_step_by_step_and_learnt_from_where_they_are_inside():
     missed = found - np.asarray(target.value)
     np.testing.assert_allclose(losses.mean(), 0.5 * np.square(missed)[inside].mean(), rtol=1e-4)
     np.testing.assert_allclose(errors[2], abs(missed[2, 0]), rtol=1e-4)
+
+
+def test_shards_weight_the_decisions_of_all_their_sequences_alike():
+    """The loss of both halves of a batch, one with more decisions than the other, is that of the whole."""
+    config = DQNConfig(**TINY, core={"kind": "gru", "width": 8}, replay={"sequence": 3})
+    method, single = config.method(ObservationSpec((F,)), SIZES), batch_of(None)
+    params = jax.eval_shape(make(config, SIZES, F).init, jax.random.key(0)).params
+    params = moved(jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), params))
+    state = type("State", (), {"params": params, "targets": params})
+    fields = ("obs", "action", "reward", "discount", "next_obs")
+    rows = {name: getattr(single, name).reshape((4, 3, *getattr(single, name).shape[1:])) for name in fields}
+    inside = np.arange(3) < np.array([[1], [1], [3], [2]])
+    batch = Sample(**rows, weight=None, index=None, inside=inside, next_context=Context())
+
+    def loss(batch):
+        target = method.target(state, None, batch)
+        return method.critic_loss(method.predict(params["critic"], batch), target)[0].mean()
+
+    halves = jax.tree.map(lambda x: x.reshape(2, 2, *x.shape[1:]), batch)
+    of_halves = jax.jit(jax.vmap(loss, axis_name=collectives.HERE))(halves)
+    np.testing.assert_allclose(of_halves.mean(), jax.jit(loss)(batch), rtol=1e-5)
 
 
 def test_the_mean_value_of_sequences_is_that_of_the_decisions_inside():
