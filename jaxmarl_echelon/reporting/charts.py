@@ -29,7 +29,7 @@ class Line:
     Attributes:
       name: for the legend; empty for none.
       x, y: `[n]`; values that are not finite are left out.
-      low, high: `[n]` ends of an interval, drawn as a band; None without.
+      low, high: `[n]` ends of an interval, drawn as a band where they are finite; None without.
       colour: number of its colour; None for a neutral one.
       style: "line", "dots" (a line with a dot per value), "step" or "faint".
     """
@@ -209,7 +209,8 @@ def _curve(frame: _Frame, line: Line, told: Callable[[float], str]) -> list[str]
         known = np.isfinite(line.low) & np.isfinite(line.high)
         outline = frame.points(line.x[known], line.high[known])
         outline += frame.points(line.x[known], line.low[known])[::-1]
-        drawn.append(f'<polygon class="band {colour}" points="{" ".join(outline)}"/>')
+        if outline:
+            drawn.append(f'<polygon class="band {colour}" points="{" ".join(outline)}"/>')
     points = frame.points(line.x, line.y)
     if line.style == "step":
         # Held until the next value: a corner before each point but the first.
@@ -229,8 +230,9 @@ def _dots(frame: _Frame, line: Line, told: Callable[[float], str]) -> list[str]:
     for index in shown:
         x, y = float(frame.across(line.x[index])), float(frame.down(line.y[index]))
         text = f"{format_count(float(line.x[index]))}: {told(float(line.y[index]))}"
-        if line.low is not None and line.high is not None:
-            text += f" [{told(float(line.low[index]))}, {told(float(line.high[index]))}]"
+        ends = [math.nan if end is None else float(end[index]) for end in (line.low, line.high)]
+        if all(map(math.isfinite, ends)):
+            text += f" [{told(ends[0])}, {told(ends[1])}]"
         place = f'class="{_colour(line.colour)}" cx="{x:.1f}" cy="{y:.1f}" r="2.4"'
         drawn.append(f"<circle {place}><title>{text}</title></circle>")
     return drawn

@@ -110,9 +110,9 @@ def chart_members(run: RecordedRun, members: Sequence[RecordedRun], measured: Me
         curves = np.stack([table[measured.column][:rows] for table in mine])
         steps = mine[0]["step"][:rows]
         lines += [Line("", steps, curve, colour=number, style="faint") for curve in curves]
-        ends = _seed_interval(curves, bounded=bool(measured.low))
+        mean, low, high = _mean_over_seeds(curves, bounded=bool(measured.low))
         name = variant or f"mean of {len(mine)} seeds"
-        lines.append(Line(name, steps, curves.mean(0), *ends, number, "dots"))
+        lines.append(Line(name, steps, mean, low, high, number, "dots"))
     return _chart(run, measured, lines)
 
 
@@ -122,12 +122,16 @@ def _chart(run: RecordedRun, measured: Measured, lines: Sequence[Line]) -> str:
     return draw_chart(measure_label(measured), lines, marks=marks, **scored)
 
 
-def _seed_interval(curves: np.ndarray, *, bounded: bool) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Ends of the interval of a mean of curves `[seeds, n]`, in [0, 1] if `bounded`; None for one seed."""
-    if len(curves) < 2:
-        return None, None
-    low, high = np.array([student_interval(column.tolist()) for column in curves.T]).T
-    return (np.maximum(low, 0.0), np.minimum(high, 1.0)) if bounded else (low, high)
+def _mean_over_seeds(curves: np.ndarray, *, bounded: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Means of curves `[seeds, n]`, and the ends of their intervals, in [0, 1] if `bounded`.
+
+    Seeds that are not finite (all episodes quarantined) are left out; there is no interval of a single one.
+    """
+    known = [column[np.isfinite(column)].tolist() for column in curves.T]
+    mean = np.array([np.mean(values) if values else math.nan for values in known])
+    ends = [student_interval(values) if len(values) > 1 else (math.nan, math.nan) for values in known]
+    low, high = np.array(ends).reshape(-1, 2).T
+    return (mean, np.maximum(low, 0.0), np.minimum(high, 1.0)) if bounded else (mean, low, high)
 
 
 def _interval(evaluations: Columns, measured: Measured) -> tuple[np.ndarray | None, np.ndarray | None]:

@@ -14,6 +14,7 @@ from jaxmarl_echelon.reporting.paced_sink import PAUSE
 from jaxmarl_echelon.reporting.report_sink import ReportSink
 from jaxmarl_echelon.tracking.base import RunInfo, Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink, CsvTable
+from jaxmarl_echelon.tracking.statistics import student_interval
 
 NONE = ()
 
@@ -124,6 +125,22 @@ def test_a_group_shows_its_members(tmp_path):
     assert "mean of 2 seeds" in page and "<b>0, 1</b>" in page
     member = run_page.write_report(folder / "seed_1", changed=NONE).read_text()
     assert "group seed_1</h1>" in member and "<b>60.0 % [50.0, 70.0]</b>" in member
+
+
+def test_seeds_without_a_sound_episode_are_left_out_of_a_group_s_curve(tmp_path):
+    folder = write_group(tmp_path / "group", [(0.2, 0.2), (0.6, 0.4), (0.7, math.nan), (0.5, math.nan)])
+    alone = write_group(tmp_path / "alone", [(0.2, 0.4), (math.nan, math.nan)])
+    for place in (folder, alone):
+        mean = {"success_rate": 0.5, "success_low": 0.0, "success_high": 1.0, "avg_reward": 0.0}
+        CsvTable(place / "eval.csv").append(0, mean)
+    page = run_page.write_report(folder, changed=NONE).read_text()
+    low, high = (100.0 * end for end in student_interval([0.2, 0.6, 0.7, 0.5]))
+    assert f"<title>0: 50.0 % [{low:.1f} %, {high:.1f} %]</title>" in page
+    # Two seeds are left: their interval is cut to [0, 1].
+    assert "<title>1.00 k: 30.0 % [0.0 %, 100.0 %]</title>" in page
+    # A single seed has none.
+    page = run_page.write_report(alone, changed=NONE).read_text()
+    assert "<title>1.00 k: 40.0 %</title>" in page and "nan" not in page
 
 
 def test_a_group_without_an_interval_shows_its_mean(tmp_path):
