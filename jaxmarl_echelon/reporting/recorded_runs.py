@@ -143,9 +143,9 @@ def measure_label(measured: Measured) -> str:
     return "return" if measured.column == RETURN else measured.column.removeprefix("avg_").replace("_", " ")
 
 
-def latest_values(columns: Columns) -> dict[str, float]:
-    """Returns the last finite value of every column; columns without one are left out."""
-    found = {name: last_finite(column) for name, column in columns.items()}
+def last_row(columns: Columns) -> dict[str, float]:
+    """Returns the last row of a table by column; values that are not finite are left out."""
+    found = {name: float(column[-1]) for name, column in columns.items() if len(column)}
     return {name: value for name, value in found.items() if np.isfinite(value)}
 
 

@@ -9,8 +9,7 @@ from jaxmarl_echelon.reporting.charts import Line, draw_chart, draw_shares, thin
 from jaxmarl_echelon.reporting.pages import write_table
 from jaxmarl_echelon.reporting.recorded_runs import (
     RecordedRun,
-    last_finite,
-    latest_values,
+    last_row,
     measure_label,
 )
 from jaxmarl_echelon.tracking.csv_sink import METRICS, read_texts
@@ -228,7 +227,7 @@ def chart_rewards(run: RecordedRun) -> list[str]:
 
 def list_rewards(run: RecordedRun) -> str:
     """Lists the components of the return per episode of the last evaluation, the largest first."""
-    last = latest_values(select_columns(run.evaluations, _COMPONENTS))
+    last = last_row(select_columns(run.evaluations, _COMPONENTS))
     ranked = sorted(last.items(), key=lambda item: -abs(item[1]))
     rows = [[name, format_finite(value)] for name, value in ranked if "/" not in name]
     return write_table(["component", "per episode, last evaluation"], rows)
@@ -259,7 +258,7 @@ def list_groups(run: RecordedRun) -> str:
     plain = {f"{_COMPONENTS}{name}" for name in components if "/" not in name}
     rows = [
         [name.replace("/", ": ", 1), format_finite(value)]
-        for name, value in latest_values(run.evaluations).items()
+        for name, value in last_row(run.evaluations).items()
         if "/" in name and not name.startswith(_OUTCOMES) and name not in plain
     ]
     return write_table(["result", "last evaluation"], rows)
@@ -274,7 +273,8 @@ def list_members(members: Sequence[RecordedRun]) -> str:
         told = format_score(measured)
         known = column[np.isfinite(column)]
         best = float(known.max()) if known.size else math.nan
-        rows.append([member.folder.name, str(member.seed), told(last_finite(column)), told(best)])
+        last = last_row(member.evaluations).get(measured.column, math.nan)
+        rows.append([member.folder.name, str(member.seed), told(last), told(best)])
     if not rows:
         return ""
     label = measure_label(members[0].score)

@@ -15,6 +15,7 @@ from jaxmarl_echelon.reporting.recorded_runs import (
     RecordedRun,
     find_members,
     last_finite,
+    last_row,
     measure_label,
     read_member,
     read_run,
@@ -26,6 +27,8 @@ from jaxmarl_echelon.tracking.run_tables import read_pool_rows
 REPORT = "report.html"
 REPLAY = "replay.html"
 _SUMMARY = "summary.json"
+# An evaluation whose episodes were all quarantined.
+UNSCORED = "no score"
 
 
 def write_report(
@@ -99,12 +102,11 @@ def list_run_facts(
     """Lists a run's status, progress, speed and scores, as names and texts."""
     measured, evaluations, metrics = run.score, run.evaluations, run.metrics
     told: Callable[[float], str] = run_charts.format_score(measured)
-    column = evaluations[measured.column]
-    last = told(last_finite(column))
-    if measured.low:
-        low, high = (100.0 * last_finite(evaluations[end]) for end in (measured.low, measured.high))
-        # A group of several variants has none.
-        last += f" [{low:.1f}, {high:.1f}]" if np.isfinite(low + high) else ""
+    column, newest = evaluations[measured.column], last_row(evaluations)
+    last = told(newest[measured.column]) if measured.column in newest else UNSCORED
+    if {measured.column, measured.low, measured.high} <= newest.keys():
+        # A group of several variants has no interval.
+        last += f" [{100.0 * newest[measured.low]:.1f}, {100.0 * newest[measured.high]:.1f}]"
     steps = max(metrics.get("step", np.zeros(1))[-1], evaluations["step"][-1])
     label, total = measure_label(measured), int(run.config.get("total_env_steps") or 0)
     seeds = ", ".join(str(one) for one in dict.fromkeys(member.seed for member in members or [run]))

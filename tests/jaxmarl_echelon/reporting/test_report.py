@@ -127,6 +127,17 @@ def test_a_group_shows_its_members(tmp_path):
     assert "group seed_1</h1>" in member and "<b>60.0 % [50.0, 70.0]</b>" in member
 
 
+def test_the_last_evaluation_is_not_an_earlier_one_that_had_a_score(tmp_path):
+    folder = write_group(tmp_path / "group", [(0.2, 0.8, math.nan)])
+    shown = {"success_rate": 0.8, "success_low": 0.7, "success_high": 0.9, "avg_reward": 8.0}
+    CsvTable(folder / "eval.csv").append(1000, shown | {"task/left": 0.25, "reward_components/gap": 4.5})
+    CsvTable(folder / "eval.csv", resume_step=1000).append(2000, dict.fromkeys(shown, math.nan))
+    page = run_page.write_report(folder, changed=NONE).read_text()
+    assert f"last evaluation<b>{run_page.UNSCORED}</b>" in page and "highest<b>80.0 %</b>" in page
+    assert "<td>seed_0</td><td>0</td><td>-</td><td>80.0 %</td>" in page
+    assert "0.2500" not in page and "4.500" not in page
+
+
 def test_seeds_without_a_sound_episode_are_left_out_of_a_group_s_curve(tmp_path):
     folder = write_group(tmp_path / "group", [(0.2, 0.2), (0.6, 0.4), (0.7, math.nan), (0.5, math.nan)])
     alone = write_group(tmp_path / "alone", [(0.2, 0.4), (math.nan, math.nan)])
