@@ -1,6 +1,7 @@
 """CSV files in the run's folder."""
 
 import csv
+import io
 import math
 import os
 from pathlib import Path
@@ -144,10 +145,16 @@ def read_texts(path: Path, name: str, last: float = math.inf) -> list[str]:
     return [row[column] for row in rows if int(row[0]) <= last]
 
 
-def _read(path: Path) -> tuple[list[str], list[list[str]]]:
+def read_whole_lines(path: Path) -> io.StringIO:
+    """Reads a CSV file without its last line if that has no end, as a killed process can leave it."""
     with path.open(newline="", encoding="utf-8") as file:
-        names, *rows = list(csv.reader(file)) or [["step"]]
-    # Drops an incomplete last row, as a killed process can leave it.
+        text = file.read()
+    return io.StringIO(text[: text.rfind("\n") + 1], newline="")
+
+
+def _read(path: Path) -> tuple[list[str], list[list[str]]]:
+    names, *rows = list(csv.reader(read_whole_lines(path))) or [["step"]]
+    # A line may also end within a text.
     return names, [row for row in rows if len(row) == len(names) and row[0].isdigit()]
 
 

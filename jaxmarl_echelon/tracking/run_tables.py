@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxmarl_echelon.tracking.csv_sink import read_whole_lines
+
 Columns = Mapping[str, np.ndarray]
 PoolRows = list[dict[str, str]]
 RETURN = "avg_reward"
@@ -68,8 +70,7 @@ def read_pool_rows(path: Path) -> PoolRows:
     """Reads the rows of a run's `pool.csv`; empty for a missing file. An incomplete last row is dropped."""
     if not path.exists():
         return []
-    with path.open(newline="", encoding="utf-8") as file:
-        return [row for row in csv.DictReader(file) if None not in row.values()]
+    return [row for row in csv.DictReader(read_whole_lines(path)) if None not in row.values()]
 
 
 def group_by_name(rows: PoolRows) -> dict[str, PoolRows]:

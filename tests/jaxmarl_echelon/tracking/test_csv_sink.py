@@ -6,6 +6,7 @@ import pytest
 from tracking_runs import run_info, write_updates
 
 from jaxmarl_echelon.tracking.csv_sink import CsvSink, CsvTable, read_columns
+from jaxmarl_echelon.tracking.run_tables import read_pool_rows
 
 
 def rows(path):
@@ -82,6 +83,22 @@ def test_a_resumed_run_leaves_the_files_of_an_uninterrupted_one(tmp_path, torn):
     record(parts, 13, 20, resume_step=12_000, extra=late_column)
     for name in ("metrics.csv", "eval.csv", "episodes.csv"):
         assert (parts / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_a_number_that_was_cut_is_not_read(tmp_path):
+    """A row of a killed process may end within its last cell, so that no cell is missing."""
+    sink = CsvSink()
+    sink.open(run_info(tmp_path))
+    for step, score in ((1000, 0.25), (2000, 0.75)):
+        for name in ("eval_agg", "entries"):
+            sink.write(name, step, {"entry": 0, "score": score})
+    sink.close()
+    for name in ("eval.csv", "pool.csv"):
+        (tmp_path / name).write_bytes((tmp_path / name).read_bytes().removesuffix(b"75\n"))
+    assert read_columns(tmp_path / "eval.csv")["score"].tolist() == [0.25]
+    assert [row["score"] for row in read_pool_rows(tmp_path / "pool.csv")] == ["0.25"]
+    record(tmp_path, 3, 4, resume_step=2000)
+    assert [row["step"] for row in rows(tmp_path / "eval.csv")] == ["1000", "4000"]
 
 
 def test_values_at_the_resumed_step_join_its_row(tmp_path):
