@@ -107,8 +107,14 @@ def read_member(folder: Path, config: Mapping[str, Any]) -> RecordedRun:
     """Reads a member of a group by the name of its folder: `VARIANT`, `seed_N` or `VARIANT_seed_N`."""
     found = _SEED.fullmatch(folder.name)
     if found is None:
-        return RecordedRun(folder, config, int(config.get("seed", 0)), folder.name)
+        return RecordedRun(folder, config, _only_seed(config), folder.name)
     return RecordedRun(folder, config, int(found["seed"]), found["variant"] or "")
+
+
+def _only_seed(config: Mapping[str, Any]) -> int:
+    """Returns the seed of a group's members, whose names do not have it if there is only one."""
+    listed = config.get("seeds")
+    return int(listed[0] if isinstance(listed, list) else config.get("seed", 0))
 
 
 def find_members(folder: Path) -> list[Path]:

@@ -139,6 +139,20 @@ def test_methods_are_told_apart_by_settings_and_variants(tmp_path):
     assert found == dict.fromkeys(names, 2)
 
 
+def test_a_single_listed_seed_is_that_of_all_variants(tmp_path):
+    """It is not in the names of their folders."""
+    for variant in ("baseline", "mild"):
+        write_run(tmp_path / "group", (0.3,), name=variant, variants={"mild": {"a": 1}}, seeds=[7])
+    write_run(tmp_path / "alone", (0.2,), algo="sac", seed=0)
+    found = compare_in(tmp_path)
+    assert [(one.method, one.run.seed) for one in found.runs] == [
+        ("sac", 0),
+        ("ppo baseline", 7),
+        ("ppo mild", 7),
+    ]
+    assert {(pair.worse, pair.paired) for pair in found.pairs} == {("ppo mild", True), ("sac", False)}
+
+
 def test_members_of_a_population_are_no_independent_seeds(tmp_path):
     pbt = {"pbt": {"every": 2, "keys": ["algo.learning_rate"]}}
     write_group(tmp_path / "together", [(0.1,), (0.2,)], **pbt)
