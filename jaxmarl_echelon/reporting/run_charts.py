@@ -15,7 +15,7 @@ from jaxmarl_echelon.reporting.recorded_runs import (
 from jaxmarl_echelon.tracking.csv_sink import METRICS, read_texts
 from jaxmarl_echelon.tracking.formats import format_count, format_finite, format_percent
 from jaxmarl_echelon.tracking.run_tables import RETURN, Columns, Measured, find_phase_changes, find_scores
-from jaxmarl_echelon.tracking.statistics import student_interval
+from jaxmarl_echelon.tracking.statistics import half_width, student_interval
 from jaxmarl_echelon.tracking.view import loss_rank
 
 MOST_CHARTS = 9
@@ -139,7 +139,8 @@ def _interval(evaluations: Columns, measured: Measured) -> tuple[np.ndarray | No
         return evaluations[measured.low], evaluations[measured.high]
     if measured.column != RETURN or "std_reward" not in evaluations:
         return None, None
-    half = 1.96 * evaluations["std_reward"] / np.sqrt(np.maximum(evaluations["num_episodes"], 1.0))
+    number = np.where(evaluations["num_episodes"] > 1.0, evaluations["num_episodes"], np.nan)
+    half = half_width(evaluations["std_reward"] * np.sqrt(number / (number - 1.0)), number)
     return evaluations[RETURN] - half, evaluations[RETURN] + half
 
 

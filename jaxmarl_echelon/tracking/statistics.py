@@ -49,12 +49,16 @@ def student_interval(values: Sequence[float], confidence: float = 0.95) -> tuple
     See docs/reference/selfplay.md 8.2.
     """
     mean = statistics.fmean(values)
-    half = _half_width(statistics.stdev(values), len(values), confidence)
+    half = float(half_width(statistics.stdev(values), len(values), confidence))
     return mean - half, mean + half
 
 
-def _half_width(spread: float, number: int, confidence: float = 0.95) -> float:
-    return float(special.stdtrit(number - 1, 0.5 + confidence / 2.0)) * spread / math.sqrt(number)
+def half_width(spread, number, confidence: float = 0.95):
+    """Half the width of Student's interval of the mean of `number` values with this sample deviation.
+
+    Elementwise; NaN for fewer than two values.
+    """
+    return special.stdtrit(number - 1, 0.5 + confidence / 2.0) * spread / np.sqrt(number)
 
 
 class ScoreSums(NamedTuple):
@@ -117,7 +121,7 @@ def score_interval(sums: ScoreSums) -> tuple[float, float]:
     if squares <= SAME * sums.value_squared:
         return wilson_interval(min(mean, 1.0) * number, number)
     spread = math.sqrt(squares / (number - 1)) * number / sums.weight
-    half = _half_width(spread, number)
+    half = float(half_width(spread, number))
     return max(mean - half, 0.0), min(mean + half, 1.0)
 
 

@@ -144,5 +144,6 @@ def update_size_table(role: str, sizes: Any) -> Table:
 
 
 def format_interval(value: float, low: float, high: float) -> str:
-    """Formats a value with its interval; `-` if not finite."""
-    return f"{value:.2f} [{low:.2f}, {high:.2f}]" if math.isfinite(value) else "-"
+    """Formats a value with its interval, if it has one; `-` if not finite."""
+    interval = f" [{low:.2f}, {high:.2f}]" if math.isfinite(low + high) else ""
+    return f"{value:.2f}{interval}" if math.isfinite(value) else "-"

@@ -170,11 +170,12 @@ def interval_over_seeds(scores: Sequence[float], sums: ScoreSums) -> tuple[float
     """Returns the 95 % interval of the mean of seeds with these scores; `sums` are over all their episodes.
 
     It is the union of Student's t interval over seeds (if several) and, for scores, the interval over all
-    episodes (`score_interval`): a sample of seeds that all score 0 does not make 0 certain.
+    episodes (`score_interval`): a sample of seeds that all score 0 does not make 0 certain. NaN for a return
+    of a single seed.
     """
     low, high = student_interval(scores) if len(scores) > 1 else (scores[0], scores[0])
     if not sums.number:
-        return low, high
+        return (low, high) if len(scores) > 1 else (math.nan, math.nan)
     least, most = score_interval(sums)
     return max(min(low, least), 0.0), min(max(high, most), 1.0)
 

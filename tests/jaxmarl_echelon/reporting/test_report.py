@@ -14,6 +14,7 @@ from jaxmarl_echelon.reporting.paced_sink import PAUSE
 from jaxmarl_echelon.reporting.report_sink import ReportSink
 from jaxmarl_echelon.tracking.base import RunInfo, Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink, CsvTable
+from jaxmarl_echelon.tracking.formats import format_finite
 from jaxmarl_echelon.tracking.statistics import student_interval
 
 NONE = ()
@@ -136,6 +137,18 @@ def test_the_last_evaluation_is_not_an_earlier_one_that_had_a_score(tmp_path):
     assert f"last evaluation<b>{run_page.UNSCORED}</b>" in page and "highest<b>80.0 %</b>" in page
     assert "<td>seed_0</td><td>0</td><td>-</td><td>80.0 %</td>" in page
     assert "0.2500" not in page and "4.500" not in page
+
+
+def test_the_interval_of_a_return_is_student_s_over_episodes(tmp_path):
+    """A single episode has none."""
+    folder = write_run(tmp_path / "run", (0.0,))
+    returns = [1.0, 2.0, 6.0]
+    row = {"avg_reward": 3.0, "std_reward": float(np.std(returns)), "num_episodes": 3.0}
+    CsvTable(folder / "eval.csv", resume_step=-1).append(0, row)
+    CsvTable(folder / "eval.csv", resume_step=0).append(1000, row | {"std_reward": 0.0, "num_episodes": 1.0})
+    page = run_page.write_report(folder, changed=NONE).read_text()
+    low, high = map(format_finite, student_interval(returns))
+    assert f"<title>0: 3 [{low}, {high}]</title>" in page and "<title>1.00 k: 3</title>" in page
 
 
 def test_seeds_without_a_sound_episode_are_left_out_of_a_group_s_curve(tmp_path):

@@ -271,6 +271,19 @@ def test_the_interval_of_a_group_is_over_seeds_and_of_several_variants_there_is_
     assert all(map(math.isnan, score([sick], "baseline", "baseline")))
 
 
+def test_a_return_of_one_seed_has_no_interval():
+    def row(*returns):
+        values = ({"eval_agg/avg_reward": x} for x in returns)
+        records = [SimpleNamespace(progress=RunProgress(last_eval=one)) for one in values]
+        (found,) = group_members.variant_rows([SimpleNamespace(variant="a")] * len(returns), records, None)
+        return found
+
+    alone, both = ([row(*x)[key] for key in ("success", "low", "high")] for x in ((34.25,), (34.0, 36.0)))
+    assert alone[0] == 34.25 and all(map(math.isnan, alone[1:]))
+    assert both == [35.0, *student_interval([34.0, 36.0])]
+    assert tables.format_interval(*alone) == "34.25"
+
+
 GRADES = np.float32([0.5, 0.25, 0.0, 1.0, 0.5, 0.1, 0.0, 0.0])
 
 
