@@ -9,7 +9,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from jaxmarl_echelon import checkpoints, command_line, processes, run_lock
-from jaxmarl_echelon.tracking.csv_sink import CsvSink
+from jaxmarl_echelon.tracking.csv_sink import LINEAGE, METRICS, CsvSink
 
 CHECKPOINTS = "checkpoints"
 
@@ -93,7 +93,7 @@ def _copy(checkpoint: Path, facts: dict, folder: Path) -> None:
     for part in (run, *member_folders(run, facts)):
         place = folder / part.relative_to(run)
         (place / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-        for table in ("metrics.csv", *CsvSink.FILES.values()):
+        for table in (METRICS, LINEAGE, *CsvSink.FILES.values()):
             if (part / table).is_file():
                 shutil.copy2(part / table, place / table)
         if (part / CHECKPOINTS).is_dir():

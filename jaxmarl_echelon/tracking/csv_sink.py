@@ -12,6 +12,8 @@ from jaxmarl_echelon.tracking.base import RunInfo, Sink, Values
 
 # The table with a row per update.
 METRICS = "metrics.csv"
+# The table with a row per exchange of population based training and member.
+LINEAGE = "pbt.csv"
 
 
 class CsvTable:

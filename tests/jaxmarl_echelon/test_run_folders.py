@@ -133,12 +133,12 @@ def test_a_group_is_copied_with_the_tables_and_checkpoints_of_its_members(tmp_pa
     saved(old, 2, **facts)
     for step in (1, 2):
         saved(old / "seed_0", step, (f"best_{step}",))
-    for table in (old / "metrics.csv", old / "seed_0" / "eval.csv", old / "seed_0" / "notes.csv"):
-        table.write_text("step\n1\n2\n")
+    for table in ("metrics.csv", "pbt.csv", "seed_0/eval.csv", "seed_0/notes.csv"):
+        (old / table).write_text("step\n1\n2\n")
     copy = run_folders.copy_run(first, new)
     assert checkpoints.read_metadata(copy)["step"] == 1 and copy.parent == new / "checkpoints"
     tables = [str(path.relative_to(new)) for path in new.rglob("*.csv")]
-    assert sorted(tables) == ["metrics.csv", "seed_0/eval.csv"]
+    assert sorted(tables) == ["metrics.csv", "pbt.csv", "seed_0/eval.csv"]
     for folder in (new, new / "seed_0"):
         assert [path.name for path in folder.glob("checkpoints/step_*")] == [copy.name]
     assert checkpoints.has_checkpoint(new / "seed_0", "best_1") and not checkpoints.has_checkpoint(

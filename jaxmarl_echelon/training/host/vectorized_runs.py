@@ -14,7 +14,7 @@ from typing_extensions import override
 from algos import compiler
 from jaxmarl_echelon import checkpoints, processes
 from jaxmarl_echelon.tracking.base import RunInfo, Tracker
-from jaxmarl_echelon.tracking.csv_sink import CsvSink, CsvTable
+from jaxmarl_echelon.tracking.csv_sink import LINEAGE, CsvSink, CsvTable
 from jaxmarl_echelon.training.acting.random_streams import Stream, run_key, stream_key
 from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.host import reference_scores, selection_score
@@ -359,7 +359,7 @@ def train_group(
     tracker.open(RunInfo(folder, program.env.spec, total, resolved, step, tells, judged, group=folder))
     if processes.is_first_process():
         write_members_table(folder / "members.csv", members)
-        group.lineage = CsvTable(folder / "pbt.csv", step) if plan else None
+        group.lineage = CsvTable(folder / LINEAGE, step) if plan else None
     try:
         for record in records:
             record.open(resumed=resume is not None)
