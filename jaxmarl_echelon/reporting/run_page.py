@@ -29,6 +29,7 @@ REPLAY = "replay.html"
 _SUMMARY = "summary.json"
 # An evaluation whose episodes were all quarantined.
 UNSCORED = "no score"
+UNFINISHED = "unfinished"
 
 
 def write_report(
@@ -112,7 +113,7 @@ def list_run_facts(
     seeds = ", ".join(str(one) for one in dict.fromkeys(member.seed for member in members or [run]))
     best = np.nanmax(column) if np.isfinite(column).any() else float("nan")
     facts = [
-        ("status", "running" if running else read_status(run.folder)),
+        ("status", "running" if running else read_status(run.folder, steps)),
         ("environment steps", f"{format_count(steps)} of {format_count(max(total, steps))}"),
         ("seed" if "," not in seeds else "seeds", seeds),
         (f"{label}, last evaluation", last),
@@ -132,13 +133,17 @@ def _phase(run: RecordedRun) -> str:
     return f"{number:.0f} {next(filter(None, reversed(names)), '')}" if names else "-"
 
 
-def read_status(folder: Path) -> str:
-    """Reads a run's status from its summary; "unfinished" without one."""
+def read_status(folder: Path, step: float) -> str:
+    """Reads the status of a run of so many steps from its summary; "unfinished" without one.
+
+    A summary of fewer steps was written before the run continued, and did not end.
+    """
     for place in (folder, folder.parent):
         if (place / _SUMMARY).is_file():
             found = json.loads((place / _SUMMARY).read_text(encoding="utf-8"))
-            return str(found.get("status", "unfinished"))
-    return "unfinished"
+            ended = found.get("env_steps", step) >= step
+            return str(found.get("status", UNFINISHED)) if ended else UNFINISHED
+    return UNFINISHED
 
 
 def find_replay(folder: Path) -> Path | None:

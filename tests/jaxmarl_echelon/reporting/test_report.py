@@ -1,3 +1,4 @@
+import json
 import math
 import re
 import sys
@@ -111,6 +112,15 @@ def test_only_pages_of_running_runs_reload(tmp_path):
         page = run_page.write_report(tmp_path / "run", running=running, changed=NONE).read_text()
         assert ("location.reload()" in page) == running
         assert ("<b>running</b>" in page) == running
+
+
+def test_the_status_is_not_that_before_a_run_continued(tmp_path):
+    """A resumed run that is killed, or diverges, leaves the summary of its first end."""
+    folder = write_run(tmp_path / "run", (0.1, 0.2, 0.3))
+    for step, status in ((2000, "finished"), (1000, "unfinished")):
+        (folder / "summary.json").write_text(json.dumps({"status": "finished", "env_steps": step}))
+        page = run_page.write_report(folder, changed=NONE).read_text()
+        assert f"status<b>{status}</b>" in page
 
 
 def test_a_group_shows_its_members(tmp_path):
