@@ -162,9 +162,14 @@ class RunView:
         return self.run.spec.score_column or ""
 
     @property
+    def best_column(self) -> str:
+        """Name of the mean score by which `best` is chosen, without namespace; empty without a score."""
+        return self.run.judged_by or self.score_column
+
+    @property
     def best_of(self) -> str:
         """Name of the score of `best`, " of " before it, for display; empty for the environment's score."""
-        own = self.run.judged_by or self.score_column
+        own = self.best_column
         return "" if own == self.score_column else f" of {own.replace('_', ' ')}"
 
     def interval(self, values: Values) -> tuple[float, float, float]:
@@ -219,7 +224,7 @@ class RunView:
 
     def _evaluation(self, step: int, values: Values) -> None:
         self.evaluations.append((step, dict(values)))
-        column = self.run.judged_by or self.score_column
+        column = self.best_column
         mean = float(values.get(column, math.nan))
         # The return is the first role's, as the environment's score is.
         reward = float(values.get("avg_reward", math.nan)) if column == self.score_column else math.nan

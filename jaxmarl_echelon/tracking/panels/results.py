@@ -97,7 +97,7 @@ def _headlines(view: RunView, last: Values, width: int) -> list[RenderableType]:
             colour_share(view.best[1], good=True),
             (f" at {format_count(view.best[0])}", "dim"),
         )
-        points = view.trend(f"eval_agg/{view.score_column}", max(width - best.cell_len - 2, 1))
+        points = view.trend(f"eval_agg/{view.best_column}", max(width - best.cell_len - 2, 1))
         lines.append(parts.align_ends(best, Text(draw_sparkline(points, 0.0, 1.0), style="green")))
     if "phase_success_rate" in last:
         phase = Text.assemble(("this phase ", "dim"), colour_share(last["phase_success_rate"], good=True))

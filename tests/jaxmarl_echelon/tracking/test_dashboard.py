@@ -131,6 +131,9 @@ def test_the_best_evaluation_is_by_the_score_of_who_learns(tmp_path):
     for step, attacker in enumerate((0.9, 0.5, 0.1)):
         view.write("eval_agg", step, {"success_rate": attacker, column: 1 - attacker, "avg_reward": 9.0}, 0.0)
     assert view.best == (2, 0.9) and view.best_of == " of success/defender rate"
+    # The course beside it is of the same score: it rises.
+    (line,) = (line for line in picture(view, 100, 30) if "best of success/defender rate" in line)
+    assert "".join(re.findall("[▁▂▃▄▅▆▇█]", line)) == "▂▅▇"
     assert RunView(run_info(tmp_path), now=0.0).best_of == ""
 
 
