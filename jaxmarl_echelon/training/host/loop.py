@@ -106,6 +106,10 @@ class RunLoop:
         """Returns the names of checkpoints to save because of training metrics."""
         raise NotImplementedError
 
+    def flush(self) -> None:
+        """Tells the sinks that a chunk has been logged."""
+        self.tracker.flush()
+
     def save(self, state, names: list[str]) -> None:
         """Saves a checkpoint under each name."""
         raise NotImplementedError
@@ -198,7 +202,7 @@ class RunLoop:
             state, names = self._assess(state)
         if updates % self.config.checkpoint_every == 0:
             names += ["latest", *self.training_scores(state, metrics)]
-        self.tracker.flush()
+        self.flush()
         self.save(state, names)
         return state
 

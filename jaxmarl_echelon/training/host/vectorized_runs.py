@@ -214,6 +214,13 @@ class RunGroup(RunLoop):
         return []
 
     @override
+    def flush(self):
+        """Tells the sinks of the members and of the group that a chunk has been logged."""
+        for record in self.records:
+            record.tracker.flush()
+        super().flush()
+
+    @override
     def save(self, state, names):
         """Saves the group's checkpoint under each name; after the last update also the members' `latest`."""
         if not names:

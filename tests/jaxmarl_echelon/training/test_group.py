@@ -11,7 +11,7 @@ import numpy as np
 import probes
 import pytest
 from compiled_once import Once
-from fake_packages import FakeWandb
+from fake_packages import FakeMlflow, FakeWandb
 from marked import thorough
 from omegaconf import OmegaConf
 
@@ -21,6 +21,7 @@ from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.envs.base import ScriptedPolicy
 from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
+from jaxmarl_echelon.tracking.mlflow_sink import MlflowSink
 from jaxmarl_echelon.tracking.wandb_sink import MEAN, WandbSink
 from jaxmarl_echelon.training.acting.random_streams import Stream, run_key, stream_key
 from jaxmarl_echelon.training.config.build import RunConfig
@@ -212,6 +213,16 @@ def test_every_member_is_a_run_of_its_own_in_wandb(tmp_path, monkeypatch):
     again = fake.runs[len(known) :]
     assert [run.given["id"] for run in again] == known and len(set(known)) == 1 + len(MEMBERS)
     assert {run.given["group"] for run in again} == {"mine"} and {run.ended for run in fake.runs} == {1}
+
+
+def test_members_send_their_numbers_while_the_group_goes_on(tmp_path, monkeypatch):
+    """Not only at its end, which a killed process does not reach."""
+    monkeypatch.setitem(sys.modules, "mlflow", fake := FakeMlflow())
+    monkeypatch.setitem(sys.modules, "mlflow.entities", fake.entities)
+    assert train(tmp_path / "group", stop_after=2, sinks={"mlflow": MlflowSink()})["status"] == "stopped"
+    # Once per update, and what is left at the end.
+    calls = {run.calls for run in fake.runs.values()}
+    assert len(fake.runs) == 1 + len(MEMBERS) and min(calls) >= 2
 
 
 def compose(*overrides):
