@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -38,6 +38,8 @@ class RunInfo:
       resume_step: environment steps of the checkpoint the run continues from; None if new.
       scores_rank_policies: whether evaluation scores can rank policies, so that a best one exists.
       judged_by: column of the average by which they are ranked, as `EnvSpec.judged_by`; None for the score's.
+      best: of a resumed run, what its best evaluation so far is ranked by; empty if none counts, as the task
+        has changed; None if unknown.
       group: folder of the group of runs that this one belongs to, also of the group's means; None for a run
         alone.
       variant: name of a member's variant; None for others.
@@ -50,6 +52,7 @@ class RunInfo:
     resume_step: int | None = None
     scores_rank_policies: bool = True
     judged_by: str | None = None
+    best: Sequence[float] | None = None
     group: Path | None = None
     variant: str | None = None
 

@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from jaxmarl_echelon.tracking.base import RunInfo, Values
@@ -212,7 +212,7 @@ class RunView:
         for step, values in _rows(read_columns(folder / CsvSink.FILES["eval_agg"]), last):
             for key, value in values.items():
                 self._remember("eval_agg", step, key, value)
-            self._evaluation(step, values)
+            self._evaluation(step, values, self.run.best)
         for change in find_phase_changes(metrics):
             if change.step <= last:
                 self.events.append((int(change.step), f"phase {change.before} -> {change.after}"))
@@ -222,12 +222,14 @@ class RunView:
             if int(row["step"]) <= last:
                 self.entries[int(row["entry"])] = row
 
-    def _evaluation(self, step: int, values: Values) -> None:
+    def _evaluation(self, step: int, values: Values, known: Sequence[float] | None = None) -> None:
+        """Records an evaluation; if it exceeds the `known` best, it does not count."""
         self.evaluations.append((step, dict(values)))
         column = self.best_column
         mean = float(values.get(column, math.nan))
         # The return is the first role's, as the environment's score is.
         reward = float(values.get("avg_reward", math.nan)) if column == self.score_column else math.nan
         score = (mean, reward if math.isfinite(reward) else -math.inf)
-        if self.run.scores_rank_policies and math.isfinite(mean) and score > self._best_score:
+        counts = known is None or score <= (*known, -math.inf)
+        if self.run.scores_rank_policies and math.isfinite(mean) and counts and score > self._best_score:
             self.best, self._best_score = (step, mean), score

@@ -126,6 +126,7 @@ class RunRecord:
                 resume_step=self.step if resumed else None,
                 scores_rank_policies=selection_score.evaluations_are_informative(self.program.env),
                 judged_by=self.judged_by,
+                best=self.progress.best.get("best_eval", ()) if resumed else None,
                 group=None if self.variant is None else self.folder.parent,
                 variant=self.variant,
             )

@@ -363,7 +363,9 @@ def train_group(
     step = group.step if resume else None
     tells = selection_score.evaluations_are_informative(program.env)
     judged = records[0].judged_by
-    tracker.open(RunInfo(folder, program.env.spec, total, resolved, step, tells, judged, group=folder))
+    # The best of the means is not that of any member, but if no member has one, none counts.
+    best = () if resume and not any("best_eval" in record.progress.best for record in records) else None
+    tracker.open(RunInfo(folder, program.env.spec, total, resolved, step, tells, judged, best, folder))
     if processes.is_first_process():
         write_members_table(folder / "members.csv", members)
         group.lineage = CsvTable(folder / LINEAGE, step) if plan else None

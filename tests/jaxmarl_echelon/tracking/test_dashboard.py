@@ -137,6 +137,22 @@ def test_the_best_evaluation_is_by_the_score_of_who_learns(tmp_path):
     assert RunView(run_info(tmp_path), now=0.0).best_of == ""
 
 
+@pytest.mark.parametrize(
+    ("best", "shown"), [(None, (2000, 0.9)), ((0.9, 5.0), (2000, 0.9)), ((), None), ((0.3, 7.0), (4000, 0.3))]
+)
+def test_the_best_of_a_resumed_run_is_that_of_its_present_task(tmp_path, best, shown):
+    """After a change of the task earlier evaluations do not count, as for best checkpoints."""
+    sink = CsvSink()
+    sink.open(run_info(tmp_path))
+    for step, success, reward in ((1000, 0.2, 8.0), (2000, 0.9, 5.0), (3000, 0.3, 6.0), (4000, 0.3, 7.0)):
+        sink.write("eval_agg", step, {"success_rate": success, "avg_reward": reward})
+    sink.close()
+    view = RunView(dataclasses.replace(run_info(tmp_path, resume_step=4000), best=best), now=0.0)
+    assert view.best == shown
+    view.write("eval_agg", 5000, {"success_rate": 0.5, "avg_reward": 0.0}, 0.0)
+    assert view.best == (shown if best is None or best == (0.9, 5.0) else (5000, 0.5))
+
+
 def test_no_evaluation_is_the_best_where_the_score_tells_nothing(tmp_path):
     view = RunView(dataclasses.replace(run_info(tmp_path), scores_rank_policies=False), now=0.0)
     view.write("eval_agg", 0, {"success_rate": 0.5, "avg_reward": 0.0}, 0.0)

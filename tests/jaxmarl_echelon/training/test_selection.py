@@ -12,12 +12,13 @@ from jaxmarl_echelon import command_line, train
 from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.envs.textgames.games import tictactoe
 from jaxmarl_echelon.selfplay.settings import PoolSettings
-from jaxmarl_echelon.tracking.base import Tracker
+from jaxmarl_echelon.tracking.base import Sink, Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink, read_columns
 from jaxmarl_echelon.tracking.run_tables import find_score
 from jaxmarl_echelon.tracking.statistics import wilson_interval
 from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.host import group_members, selection_score
+from jaxmarl_echelon.training.host.resume import carry_progress
 from jaxmarl_echelon.training.host.run_record import RunProgress, RunRecord
 from jaxmarl_echelon.training.program import evaluation
 from jaxmarl_echelon.training.program.assessment import Assessment
@@ -88,6 +89,21 @@ def test_such_stages_are_refused_before_anything_is_written(more):
     typed = command_line.normalize_overrides([*given, "env.lidar_beams=12", "num_envs=16", *more])
     with pytest.raises(ValueError, match="controllers.attacker=ftg: must be a learner with a curriculum"):
         train.read_job(*command_line.compose_config(typed))
+
+
+@pytest.mark.parametrize(("weight", "best"), [(1.0, [0.5, 2.0]), (2.0, ())])
+def test_a_resumed_run_tells_its_sinks_which_evaluation_is_the_best(tmp_path, weight, best):
+    seen = []
+
+    class Opened(Sink):
+        def open(self, run):
+            seen.append(run)
+
+    before, after = ({"reward": {"weight": x}} for x in (1.0, weight))
+    record = record_of(configured(), tmp_path, tracker=Tracker({"seen": Opened()}))
+    record.progress = carry_progress({"best": {"best_eval": [0.5, 2.0]}}, before, after)
+    record.open(resumed=True)
+    assert [one.best for one in seen] == [best]
 
 
 def test_reports_take_the_score_of_who_learns(tmp_path):
