@@ -4,6 +4,7 @@ import csv
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 from rich.table import Table
 from rich.text import Text
 
@@ -120,7 +121,7 @@ def _told(estimate: Estimate, *, scaled: bool = True, bare: bool = False) -> str
     value, low, high = (
         format_fixed(float(one), 3) if scaled else format_finite(float(one)) for one in estimate
     )
-    return value if bare else f"{value} [{low}, {high}]"
+    return value if bare or not np.isfinite(estimate.low) else f"{value} [{low}, {high}]"
 
 
 def write_comparison_markdown(path: Path, comparison: MethodComparison) -> None:

@@ -18,7 +18,10 @@ Statistic = Callable[[np.ndarray], np.ndarray]
 
 
 class Estimate(NamedTuple):
-    """A statistic and the ends of its 95 % interval; each a number, or an array of the same shape."""
+    """A statistic and the ends of its 95 % interval; each a number, or an array of the same shape.
+
+    The ends are NaN if a task has a single run, which every resample would repeat.
+    """
 
     value: Any
     low: Any
@@ -86,14 +89,20 @@ def percentile_interval(draws: np.ndarray, confidence: float = 0.95) -> tuple[np
     return low, high
 
 
+def _interval_over_runs(draws: np.ndarray, *methods: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """The interval of draws from the runs `[n]` of each task of methods; NaN with a single run."""
+    alone = any(len(scores) < 2 for tasks in methods for scores in tasks)
+    low, high = percentile_interval(draws)
+    return (low * np.nan, high * np.nan) if alone else (low, high)
+
+
 def estimate_statistic(
     tasks: Sequence[np.ndarray], statistic: Statistic, seed: int, resamples: int = RESAMPLES
 ) -> Estimate:
     """Estimates a statistic of all runs of all tasks; arguments are as for `resample_runs`."""
     value = statistic(np.concatenate(tasks))
-    return Estimate(
-        value, *percentile_interval(statistic(np.concatenate(resample_runs(tasks, seed, resamples), -1)))
-    )
+    draws = statistic(np.concatenate(resample_runs(tasks, seed, resamples), -1))
+    return Estimate(value, *_interval_over_runs(draws, tasks))
 
 
 def estimate_difference(
@@ -116,7 +125,7 @@ def estimate_difference(
         statistic(np.concatenate(resample_runs(tasks, seed, resamples), -1))
         for tasks, seed in zip((ours, theirs), seeds, strict=True)
     )
-    return Estimate(value, *percentile_interval(left - right))
+    return Estimate(value, *_interval_over_runs(left - right, ours, theirs))
 
 
 def estimate_improvement(
@@ -131,7 +140,7 @@ def estimate_improvement(
         resample_runs(tasks, seed, resamples) for tasks, seed in zip((ours, theirs), seeds, strict=True)
     )
     draws = [_improvement_in_blocks(*pair) for pair in zip(left, right, strict=True)]
-    return Estimate(value, *percentile_interval(np.mean(draws, 0)))
+    return Estimate(value, *_interval_over_runs(np.mean(draws, 0), ours, theirs))
 
 
 def _improvement_in_blocks(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:

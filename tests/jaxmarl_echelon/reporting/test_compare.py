@@ -120,6 +120,16 @@ def test_the_table_is_printed_with_warnings_for_few_seeds(monkeypatch, capsys, r
     assert "warning: o[ther] has 3 seeds" in said
 
 
+def test_a_single_run_is_shown_without_an_interval(monkeypatch, capsys, tmp_path):
+    write_run(tmp_path / "a", (0.1, 0.25))
+    write_run(tmp_path / "b", (0.1, 0.75), algo="sac")
+    call(monkeypatch, tmp_path / "a", tmp_path / "b", "--output", tmp_path / "out", "--resamples", 100)
+    said = capsys.readouterr().out
+    assert "0.250" in said and "0.500" in said and "nan" not in said and "0.250 [" not in said
+    assert "nan" not in (tmp_path / "out/compare.md").read_text()
+    assert "NaN" not in (tmp_path / "out/compare.html").read_text()
+
+
 def compare_in(folder, **settings):
     """Compares the runs in a folder without writing files."""
     methods = sort_runs(find_runs([f"{folder}/*"]))

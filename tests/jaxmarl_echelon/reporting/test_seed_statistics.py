@@ -52,6 +52,21 @@ def test_runs_are_drawn_within_their_task():
     assert estimate == (0.75, 0.75, 0.75)
 
 
+def test_a_single_run_of_a_task_has_no_interval():
+    """Resamples of it are all the same, but other seeds would not be."""
+    several = [np.array([0.1, 0.2, 0.4]), np.array([0.5, 0.6])]
+    alone = [np.array([0.3]), np.array([0.7, 0.9])]
+    mean = statistics.STATISTICS["mean"]
+    for estimate in (
+        statistics.estimate_statistic(alone, mean, 0, 50),
+        statistics.estimate_difference(several, alone, mean, (0, 1), 50),
+        statistics.estimate_improvement(alone, several, (0, 1), 50),
+        statistics.estimate_curve([np.ones((1, 4))], mean, 0, 50),
+    ):
+        assert np.isfinite(estimate.value).all() and np.isnan([estimate.low, estimate.high]).all()
+    assert statistics.estimate_statistic(several, mean, 0, 50).low > 0.0
+
+
 def test_draws_follow_their_seed():
     scores = [np.random.default_rng(2).normal(size=12)]
     first, again, other = (
