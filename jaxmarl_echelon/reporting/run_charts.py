@@ -148,7 +148,7 @@ def chart_curriculum(run: RecordedRun) -> list[str]:
     """Draws the phase over steps and the curriculum's numbers that change, and lists the phases entered."""
     metrics, charts = run.metrics, []
     steps, stages = run.steps, metrics.get("curriculum/current_stage")
-    if stages is not None and find_phase_changes(metrics):
+    if stages is not None and np.unique(stages[np.isfinite(stages)]).size > 1:
         charts.append(draw_chart("phase", [Line("", steps, stages, style="step")]))
     drawn = [] if stages is None else [stages]
     for name, column in select_columns(metrics, "curriculum/").items():

@@ -56,9 +56,14 @@ class PhaseChange(NamedTuple):
 
 
 def find_phase_changes(metrics: Columns) -> list[PhaseChange]:
-    """Lists the changes of phase in the columns of `metrics.csv`, the earliest first."""
+    """Lists the changes of phase in the columns of `metrics.csv`, the earliest first.
+
+    The means of a group whose members are in different phases have none.
+    """
     stages = metrics.get("curriculum/current_stage", np.empty(0))
     known = np.isfinite(stages)
+    if np.any(stages[known] % 1.0):
+        return []
     steps, stages = metrics.get("step", stages)[known], stages[known]
     return [
         PhaseChange(float(steps[i]), int(stages[i - 1]), int(stages[i]))

@@ -143,9 +143,9 @@ class RunView:
 
     @property
     def phase(self) -> tuple[str, str]:
-        """Number ("3/26", "3") and name of the curriculum's phase; empty if unknown."""
+        """Number ("3/26", "3", "2.3" for a mean) and name of the curriculum's phase; empty if unknown."""
         stage, total = self.value("curriculum/current_stage"), self.phases
-        number = f"{stage:.0f}" if math.isfinite(stage) else ""
+        number = f"{round(stage, 1):g}" if math.isfinite(stage) else ""
         if number and math.isfinite(total):
             number += f"/{total:.0f}"
         name = self.latest.get(PHASE_NAME, "")

@@ -17,6 +17,7 @@ from jaxmarl_echelon.tracking.base import RunInfo, Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink, CsvTable
 from jaxmarl_echelon.tracking.formats import format_finite
 from jaxmarl_echelon.tracking.statistics import student_interval
+from jaxmarl_echelon.tracking.view import RunView
 
 NONE = ()
 
@@ -112,6 +113,19 @@ def test_only_pages_of_running_runs_reload(tmp_path):
         page = run_page.write_report(tmp_path / "run", running=running, changed=NONE).read_text()
         assert ("location.reload()" in page) == running
         assert ("<b>running</b>" in page) == running
+
+
+def test_a_group_in_several_phases_has_their_mean_and_no_changes(tmp_path):
+    """Its members have changes: the mean of their numbers is no phase."""
+    folder = write_group(tmp_path / "group", [(0.1, 0.2, 0.3)] * 3)
+    metrics = CsvTable(folder / "metrics.csv")
+    for step, stage in ((0, 0.0), (1000, 1 / 3), (2000, 1.0)):
+        metrics.append(step, {"curriculum/current_stage": stage})
+    CsvTable(folder / "eval.csv").append(2000, {"success_rate": 0.3, "avg_reward": 3.0})
+    page = run_page.write_report(folder, changed=NONE).read_text()
+    assert "<b>phase</b>" in page and "phases entered" not in page and 'class="mark' not in page
+    view = RunView(RunInfo(folder, None, 4000, resume_step=1000), now=0.0)
+    assert view.phase[0] == "0.3" and not view.events
 
 
 def test_the_status_is_not_that_before_a_run_continued(tmp_path):
