@@ -14,15 +14,15 @@ MOST_COLUMNS = 8
 def actor_tables(rows: Mapping[str, Mapping[str, float]], episodes: int, spec: Any) -> list[Table]:
     """Table with one row per actor: score with its interval, return, length, non-zero outcomes and measures.
 
-    Measures that do not fit into the row are shown in a second table, with one column per actor.
+    Episodes that were quarantined are not scored; their number is shown if there are any. Measures that do
+    not fit into the row are shown in a second table, with one column per actor.
 
     Args:
       rows: actor to its `eval_agg/...` values.
       episodes: episodes per actor.
       spec: the environment's `EnvSpec`.
     """
-    first = next(iter(rows.values()))
-    names = [name for name in first if name.startswith("eval_agg/outcome/")]
+    names = [name for name in next(iter(rows.values())) if name.startswith("eval_agg/outcome/")]
     outcomes = [name for name in names if any(values[name] > 0 for values in rows.values())]
     result = Table(title=f"score on {episodes} fresh episodes each, {_acting(spec)}", title_justify="left")
     result.add_column("actor", no_wrap=True)
@@ -32,12 +32,14 @@ def actor_tables(rows: Mapping[str, Mapping[str, float]], episodes: int, spec: A
         name for name in numbers if any(abs(values[f"eval_agg/{name}"]) > 0 for values in rows.values())
     ]
     beside = numbers if len(outcomes) + len(numbers) <= MOST_COLUMNS else []
-    for column in ([f"{spec.score} [95 %]"] if scored else []) + ["return", "length"]:
+    sick = [values.get("eval_agg/quarantined", 0.0) for values in rows.values()]
+    first = [*(["quarantined"] if any(sick) else []), *([f"{spec.score} [95 %]"] if scored else [])]
+    for column in (*first, "return", "length"):
         result.add_column(column, justify="right", no_wrap=True)
     for name in (*outcomes, *beside):
         result.add_column(name.rpartition("outcome/")[2].replace("_", " "), justify="right")
-    for actor, values in rows.items():
-        cells = [actor]
+    for (actor, values), number in zip(rows.items(), sick, strict=True):
+        cells = [actor, *([f"{number:.0f}"] if any(sick) else [])]
         if scored:
             names = (spec.score_column, f"{spec.score}_low", f"{spec.score}_high")
             cells.append(format_interval(*(values[f"eval_agg/{name}"] for name in names)))

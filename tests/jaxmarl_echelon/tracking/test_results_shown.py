@@ -92,6 +92,18 @@ def test_tables_of_actors_show_what_occurred(tmp_path):
     assert "collisions" not in text and "speed" not in text
 
 
+def test_tables_of_actors_count_the_episodes_that_are_not_scored(tmp_path):
+    spec, rows = declared(tmp_path).spec, {}
+    for actor, number in (("policy", 3.0), ("script", 0.0)):
+        values = EVALUATED | {"quarantined": number}
+        rows[actor] = {f"eval_agg/{name}": value for name, value in values.items()}
+    table = tables.actor_tables(rows, 8, spec)[0]
+    assert [column.header for column in table.columns][:3] == ["actor", "quarantined", "quality [95 %]"]
+    assert list(table.columns[1].cells) == ["3", "0"]
+    sound = tables.actor_tables({"script": rows["script"]}, 8, spec)[0]
+    assert "quarantined" not in [column.header for column in sound.columns]
+
+
 def test_tables_say_how_policies_act(tmp_path):
     """In games with hidden information evaluations sample."""
     spec, rows = declared(tmp_path).spec, {"policy": {f"eval_agg/{k}": v for k, v in EVALUATED.items()}}
