@@ -345,7 +345,9 @@ class RunRecord:
             return []
         stage = [float(self.progress.stage)] if self.program.curriculum.stages else []
         score = self.judged_by
-        for name in ([] if score is None else [f"train/{score}"]) + ["train/return"]:
+        # Of several learners each has its return.
+        earned = ("train/return", f"train/return/{self.program.role}")
+        for name in (*([] if score is None else [f"train/{score}"]), *earned):
             if name in metrics:
                 return self.improved("best_training", [metrics[name]], stage)
         return []

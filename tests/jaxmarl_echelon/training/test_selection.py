@@ -1,5 +1,6 @@
 """Best checkpoints where one policy plays all seats of a game, so that its score is always the same."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from jaxmarl_echelon.tracking.base import Sink, Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink, read_columns
 from jaxmarl_echelon.tracking.run_tables import find_score
 from jaxmarl_echelon.tracking.statistics import wilson_interval
+from jaxmarl_echelon.training.acting import episode_statistics
 from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.host import group_members, selection_score
 from jaxmarl_echelon.training.host.resume import carry_progress
@@ -162,6 +164,27 @@ def test_a_score_against_somebody_else_is_what_counts(tmp_path, changes):
     assert selection_score.describe_selection(record.config) == ()
     assert [assessed(record, points) for points in (0.5, 0.4, 0.6)] == [["best_eval"], [], ["best_eval"]]
     assert record.progress.best["best_eval"][0] == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize("learners", [("blue",), ("blue", "red")])
+def test_without_a_score_the_return_of_the_first_learner_counts(tmp_path, learners):
+    """In training as in evaluations, also where every learner has a return of its own."""
+    env = Duel()
+    roles = tuple(dataclasses.replace(role, score=None) for role in env.spec.roles)
+    spec = dataclasses.replace(env.spec, roles=roles, score=None)
+    record = record_of(configured(env=env), tmp_path, "blue")
+    record.program.env = SimpleNamespace(spec=spec)
+    record.program.agents = dict.fromkeys(learners)
+    ring = episode_statistics.init_recent(spec, 256)
+    names = episode_statistics.recent_columns(spec)
+    found = []
+    for blue in (1.0, 3.0, 2.0):
+        earned = jnp.array([{"return/blue": blue, "return/red": -blue}.get(name, 0.0) for name in names])
+        full = ring.replace(values=jnp.broadcast_to(earned, ring.values.shape), count=jnp.int32(256))
+        metrics = episode_statistics.recent_metrics(full, spec, learners)
+        found.append(record.training_score({name: float(x) for name, x in metrics.items()}))
+    assert found == [["best_training"], ["best_training"], []]
+    assert record.progress.best["best_training"] == [3.0]
 
 
 def test_training_scores_count_once_the_window_is_full_of_games_against_opponents(tmp_path):
