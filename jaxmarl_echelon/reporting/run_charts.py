@@ -98,9 +98,9 @@ def chart_measure(run: RecordedRun, members: Sequence[RecordedRun], measured: Me
 
 
 def chart_members(run: RecordedRun, members: Sequence[RecordedRun], measured: Measured) -> str:
-    """Draws one measure of a group's members, by variant."""
-    lines = []
-    for number, variant in enumerate(dict.fromkeys(member.variant for member in members)):
+    """Draws one measure of a group's members, by variant; intervals are those of `eval.csv`, else over seeds."""
+    lines, variants = [], dict.fromkeys(member.variant for member in members)
+    for number, variant in enumerate(variants):
         mine = [one.evaluations for one in members if one.variant == variant]
         mine = [table for table in mine if measured.column in table]
         if not mine:
@@ -110,6 +110,9 @@ def chart_members(run: RecordedRun, members: Sequence[RecordedRun], measured: Me
         steps = mine[0]["step"][:rows]
         lines += [Line("", steps, curve, colour=number, style="faint") for curve in curves]
         mean, low, high = _mean_over_seeds(curves, bounded=bool(measured.low))
+        if measured.low and len(variants) == 1 and np.array_equal(run.evaluations["step"][:rows], steps):
+            # Over all episodes, too, so that it keeps some width where all seeds score the same.
+            low, high = (run.evaluations[end][:rows] for end in (measured.low, measured.high))
         name = variant or f"mean of {len(mine)} seeds"
         lines.append(Line(name, steps, mean, low, high, number, "dots"))
     return _chart(run, measured, lines)

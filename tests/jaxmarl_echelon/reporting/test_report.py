@@ -142,10 +142,13 @@ def test_a_group_shows_its_members(tmp_path):
     means = CsvTable(folder / "eval.csv")
     for step, mean in ((0, 0.0), (1000, 0.4)):
         means.append(
-            step, {"success_rate": mean, "success_low": mean, "success_high": mean, "avg_reward": 0.0}
+            step, {"success_rate": mean, "success_low": mean, "success_high": mean + 0.05, "avg_reward": 0.0}
         )
     page = run_page.write_report(folder, changed=NONE).read_text()
     assert "Members" in headlines(page)
+    # The interval of the group's own table, not Student's, which has no width where all seeds score 0.
+    assert "<title>0: 0.0 % [0.0 %, 5.0 %]</title>" in page
+    assert "<title>1.00 k: 40.0 % [40.0 %, 45.0 %]</title>" in page
     assert "<td>seed_1</td><td>1</td><td>60.0 %</td><td>60.0 %</td>" in page
     assert "mean of 2 seeds" in page and "<b>0, 1</b>" in page
     member = run_page.write_report(folder / "seed_1", changed=NONE).read_text()
