@@ -98,7 +98,7 @@ def chart_measure(run: RecordedRun, members: Sequence[RecordedRun], measured: Me
 
 
 def chart_members(run: RecordedRun, members: Sequence[RecordedRun], measured: Measured) -> str:
-    """Draws one measure of a group's members, by variant; intervals are those of `eval.csv`, else over seeds."""
+    """Draws a measure of the members of a group; intervals are those of `eval.csv`, else over seeds."""
     lines, variants = [], dict.fromkeys(member.variant for member in members)
     for number, variant in enumerate(variants):
         mine = [one.evaluations for one in members if one.variant == variant]
