@@ -165,7 +165,7 @@ def score_realism(arguments: argparse.Namespace, settings) -> dict[str, dict[str
     overrides = [*arguments.overrides, *needed]
     _, _, config, program, state = run_loading.load_run(arguments.path, arguments.checkpoint, overrides)
     comparison = program.env.comparison
-    names = program.env.baselines if arguments.baselines else ()
+    names = controllers.find_baselines(program.env, program.role) if arguments.baselines else ()
 
     @compiler.jit_evaluation
     def play(number, key, state, world):
@@ -190,7 +190,8 @@ def play_actors(
     the policy's episodes.
     """
     key = stream_key(config.seed, Stream.FINAL)
-    names = program.env.baselines if baselines else reference_scores.reference_names(program)
+    usual = controllers.find_baselines(program.env, program.role)
+    names = usual if baselines else reference_scores.reference_names(program)
 
     @compiler.jit_evaluation
     def play(number, policies, state, world):

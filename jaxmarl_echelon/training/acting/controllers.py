@@ -219,6 +219,11 @@ def fitting_scripts(env: Environment, role: str) -> list[str]:
     return list(dict.fromkeys(fitting))
 
 
+def find_baselines(env: Environment, role: str) -> tuple[str, ...]:
+    """Returns the names of the environment's baselines that can play a role."""
+    return tuple(name for name in env.baselines if {f"{name}_{role}", name} & env.scripts.keys())
+
+
 def find_teacher(env: Environment, role: str, name: str) -> ScriptedPolicy:
     """Returns the script `name` of a role as a teacher, for `algo.teacher=script:NAME`.
 

@@ -8,6 +8,7 @@ import pytest
 import jaxmarl_echelon as je
 from jaxmarl_echelon.envs.f110 import results
 from jaxmarl_echelon.envs.f110.scripts import blocking
+from jaxmarl_echelon.training.acting.controllers import find_baselines, find_script
 
 # Phases 20 and 25 of `phased26`: the strongest drivers of either aim.
 DRIVERS = {
@@ -20,7 +21,7 @@ DRIVERS = {
 def play():
     """`(driver's settings) -> outcomes [S]` of an episode from each spawn point, from rest."""
     env = je.make("f110", spawns="all", spawn_speed=0.0, lock_steps=0)
-    scripts = env.scripts["blocking"], env.scripts["ftg"]
+    scripts = env.scripts["blocking_attacker"], env.scripts["ftg"]
     number = len(env.spec.tasks)
 
     def step(carry, key, params):
@@ -52,6 +53,18 @@ def play():
 @pytest.mark.parametrize("aim", DRIVERS)
 def test_every_defender_crashes_from_every_spawn_point(play, aim):
     np.testing.assert_array_equal(play(DRIVERS[aim]), results.TARGET_CRASH)
+
+
+def test_the_script_plays_the_attacker_only():
+    """In the defender's car its commands, computed for the attacker's, would mean nothing."""
+    env = je.make("f110", lidar_beams=8)
+    assert find_script(env, "attacker", "blocking") is env.scripts["blocking_attacker"]
+    with pytest.raises(
+        ValueError, match=r"controllers\.defender=blocking: unknown controller; allowed: .*ftg"
+    ):
+        find_script(env, "defender", "blocking")
+    assert find_baselines(env, "attacker") == env.baselines
+    assert find_baselines(env, "defender") == ("random", "gaussian", "standing")
 
 
 def test_unknown_spawn_points_take_a_known_law():

@@ -40,17 +40,17 @@ def view_of_drivers(state, cars: Sequence[int]) -> DriverView:
 def make_gaplock_scripts(env, options: FTGOptions) -> dict[str, ScriptedPolicy]:
     """Returns the scripted policies of the adversarial task by name.
 
-    `ftg` and `ftg_attacker` follow the gap in the defender's and in the attacker's car, and `blocking`
-    makes such a defender crash. The others fit both roles: `standing`, `straight` at the spawn speed,
-    uniformly `random` commands, and `gaussian` commands around driving straight at 0.44 m/s. The last two
-    draw from the attacker's action space, and as `random_defender` and `gaussian_defender` from the
+    `ftg` and `ftg_attacker` follow the gap in the defender's and in the attacker's car, and
+    `blocking_attacker` makes such a defender crash. The others fit both roles: `standing`, `straight` at the
+    spawn speed, uniformly `random` commands, and `gaussian` commands around driving straight at 0.44 m/s. The
+    last two draw from the attacker's action space, and as `random_defender` and `gaussian_defender` from the
     defender's.
     """
     attacks, defends = (env.spec.role(name).action for name in ("attacker", "defender"))
     return {
         "ftg": make_gap_driver((DEFENDER,), options),
         "ftg_attacker": make_gap_driver((ATTACKER,), options),
-        "blocking": blocking.make_blocking_attacker(env),
+        "blocking_attacker": blocking.make_blocking_attacker(env),
         "standing": make_constant_driver((ATTACKER,), 0.0, 0.0),
         "straight": make_straight_driver(),
         "random": make_random_driver(1, attacks),
