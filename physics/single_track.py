@@ -278,6 +278,22 @@ def advance_car(
     return _stack(*(jnp.where(valid, after, before) for after, before in zip(new, old, strict=True))), ~valid
 
 
+def set_speed(
+    state: jax.Array, v: jax.Array, car: CarParams, *, switch: float | jax.Array = 0.5
+) -> jax.Array:
+    """Returns cars at another speed; below `switch` psi_dot changes with it, as where a limit cuts v off.
+
+    Args:
+      state: state [..., 7].
+      v: speed [...], m/s.
+      car: parameters.
+      switch: see `single_track_derivative`.
+    """
+    old = _unstack(state)
+    new = old._replace(v=v)
+    return _stack(*new._replace(psi_dot=_corrected_yaw_rate(old, new, car, switch)))
+
+
 def push_command(buffer: jax.Array, command: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Delays the steering by D physics steps; the speed target passes through.
 
@@ -303,18 +319,22 @@ def _stack(*parts: jax.Array) -> jax.Array:
 
 
 def _clamped(s: _State, car: CarParams, switch: float | jax.Array) -> _State:
-    delta, v = jnp.clip(s.delta, car.s_min, car.s_max), jnp.clip(s.v, car.v_min, car.v_max)
-    # Below the switch psi_dot sums the changes of v/L tan(delta): without the change made by a clamp it
-    # would drift away from the car's yaw rate whenever the steering reaches its stop.
-    cut = (v * jnp.tan(delta) - s.v * jnp.tan(s.delta)) / (car.lf + car.lr)
-    psi_dot = s.psi_dot + jnp.where(s.v < switch, cut, 0)
-    return s._replace(
-        delta=delta,
-        v=v,
+    cut = s._replace(delta=jnp.clip(s.delta, car.s_min, car.s_max), v=jnp.clip(s.v, car.v_min, car.v_max))
+    return cut._replace(
         psi=wrap_angle_below_pi(s.psi),
-        psi_dot=jnp.clip(psi_dot, -MAX_YAW_RATE, MAX_YAW_RATE),
+        psi_dot=jnp.clip(_corrected_yaw_rate(s, cut, car, switch), -MAX_YAW_RATE, MAX_YAW_RATE),
         beta=jnp.clip(s.beta, -MAX_SLIP, MAX_SLIP),
     )
+
+
+def _corrected_yaw_rate(old: _State, new: _State, car: CarParams, switch: float | jax.Array) -> jax.Array:
+    """Returns psi_dot after delta and v have been set to those of `new` from outside the model.
+
+    Below the switch psi_dot sums the changes of v/L tan(delta): without this change it would drift away from
+    the car's yaw rate whenever the steering reaches its stop, or while a speed is locked.
+    """
+    change = (new.v * jnp.tan(new.delta) - old.v * jnp.tan(old.delta)) / (car.lf + car.lr)
+    return old.psi_dot + jnp.where(old.v < switch, change, 0)
 
 
 def _rates(s: _State, u: tuple[jax.Array, jax.Array], car: CarParams, switch: float | jax.Array) -> _State:

@@ -329,7 +329,7 @@ def _gaplock_spec(simulation, reward, names, params, observe_time, speed_limits)
     defended = results.Result(DEFENCE, kind="rate", source="outcome", among=DEFENDED)
     return EnvSpec(
         name="f110",
-        version=2,
+        version=3,
         roles=tuple(roles),
         decision_period=simulation.dt * simulation.repeat,
         episode_limit=math.ceil(int(params.max_steps) / simulation.repeat),

@@ -29,7 +29,7 @@ load = functools.cache(OmegaConf.load)
 BATCH = 12
 # Decisions in a row that tests play: as many as one program has.
 STRETCH = 120
-X, Y, STEER, SPEED, YAW = 0, 1, 2, 3, 4
+X, Y, STEER, SPEED, YAW, YAW_RATE = range(6)
 
 
 def start_states(env, params, key=3):
@@ -212,11 +212,16 @@ def test_lock_holds_the_named_car_for_its_physics_steps(batch, rollout):
     )
     params = on_task(params, [0] * BATCH)
     state, _ = reset(jax.random.split(jax.random.key(2), BATCH), params)
-    speeds = rollout(jax.random.key(3), state, params, STRETCH)["cars"][..., SPEED]
+    cars = rollout(jax.random.key(3), state, params, STRETCH)["cars"]
+    speeds = cars[..., SPEED]
     held, after = speeds[:25], speeds[25:40]
-    for row, cars in enumerate(locked):
+    # The observed yaw rate is that of the car: it does not sum the accelerations that the lock undoes.
+    turning = speeds * np.tan(cars[..., STEER]) / (0.15875 + 0.17145)
+    np.testing.assert_allclose(cars[:25, 0, DEFENDER, YAW_RATE], turning[:25, 0, DEFENDER], atol=1e-4)
+    assert np.abs(turning[:25, 0, DEFENDER]).max() > 0.01
+    for row, named in enumerate(locked):
         for car in (ATTACKER, DEFENDER):
-            assert np.all(held[:, row, car] == np.float32(0.44)) == cars[car]
+            assert np.all(held[:, row, car] == np.float32(0.44)) == named[car]
     attacker = after[:, 1, ATTACKER]
     assert np.all(np.diff(attacker) < 0)
     assert attacker[0] < 0.44

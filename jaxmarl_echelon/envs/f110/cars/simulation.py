@@ -146,8 +146,8 @@ class CarSimulation:
             cars, record = self._tick(tick_key, cars, commands, map_index, params, parked)
             if lock is not None:
                 held = lock.cars & (index < lock.steps) & cars.active
-                speed = jnp.where(held, lock.speed, cars.state[:, SPEED])
-                cars = cars.replace(state=cars.state.at[:, SPEED].set(speed))
+                locked = single_track.set_speed(cars.state, lock.speed, params.car)
+                cars = cars.replace(state=jnp.where(held[:, None], locked, cars.state))
             return cars, (cars.state, *record)
 
         steps = jnp.arange(self.repeat), keys
