@@ -169,6 +169,12 @@ def test_wrong_settings_say_what_is_allowed(goal, message):
         build(goal)
 
 
+def test_goals_need_the_place_of_the_target():
+    """Hidden, it would be read as 0, 0: the same achieved goal at every step."""
+    with pytest.raises(ValueError, match="env.goal=.*: is read from .*; needs env.observe_target=true"):
+        build(RANGE, observe_target=False)
+
+
 def test_wrong_settings_of_a_stage():
     env = build(RANGE)
     with pytest.raises(ValueError, match="env.goal=radius: unknown; allowed: low, high"):

@@ -58,6 +58,10 @@ class F110Goals(Environment):
           ValueError: one line, for a setting that is not allowed.
         """
         chosen = DEFAULTS | _known(given)
+        if not env.observe_target:
+            raise ValueError(
+                f"env.goal={dict(given)}: is read from the target's position; needs env.observe_target=true"
+            )
         self.plain = env
         self._scale = float(env.scales.position_scale)
         self._range = {f"goal_{end}": _corner(end, chosen[end], self._scale) for end in ("low", "high")}
