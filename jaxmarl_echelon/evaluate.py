@@ -2,6 +2,7 @@
 
 import argparse
 import csv
+import dataclasses
 import json
 import sys
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from algos.types import PyTree
 from jaxmarl_echelon import command_line, run_loading
 from jaxmarl_echelon.curricula.base import Curriculum
 from jaxmarl_echelon.envs import results
-from jaxmarl_echelon.envs.base import Environment, Viewer
+from jaxmarl_echelon.envs.base import Environment, EnvSpec, Viewer
 from jaxmarl_echelon.tracking import formats, plots, tables
 from jaxmarl_echelon.training.acting import controllers
 from jaxmarl_echelon.training.acting.random_streams import Stream, run_key, stream_key
@@ -98,7 +99,7 @@ def main() -> None:
         console.print(f"warning: trained on {trained_in}, evaluated on {present}; behaviour differs")
     for line in (*program.env.describe(), *program.env.left_out()):
         console.print(line, markup=False, soft_wrap=True)
-    spec = program.env.spec
+    spec = judging_spec(program)
     for table in (*tables.actor_tables(rows, episodes, spec), *tables.task_tables(tasks, spec)):
         console.print(table)
     if not arguments.overrides:
@@ -230,8 +231,9 @@ def reproduce_scores(program, config, state, facts: Mapping[str, Any]) -> str:
     )
     values = evaluation_values(assessment.scalars, assessment.result, program.env.spec)
     parts = [f"return {formats.format_fixed(values['eval_agg/avg_reward'], 1)}"]
-    if (column := program.env.spec.score_column) is not None:
-        parts.insert(0, f"{program.env.spec.score} {formats.format_fixed(values[f'eval_agg/{column}'], 2)}")
+    spec = judging_spec(program)
+    if (column := spec.score_column) is not None:
+        parts.insert(0, f"{spec.score} {formats.format_fixed(values[f'eval_agg/{column}'], 2)}")
     number = assessment.result.length.size
     return (
         f"the {number} episodes that chose checkpoints during training: {', '.join(parts)}; "
@@ -250,15 +252,25 @@ def compare_scores(facts: Mapping[str, Any], values: Mapping[str, float]) -> str
     return f"the score recorded there is {same}"
 
 
+def judging_spec(program: Program) -> EnvSpec:
+    """Returns the environment's spec with the run's score in place of its own: a later learner's, if any."""
+    spec = program.env.spec
+    column = spec.judged_by(program.agents)
+    return dataclasses.replace(
+        spec, score=next((one.name for one in spec.results if one.column == column), None)
+    )
+
+
 def evaluation_scores(program: Program, result: evaluation.Evaluation) -> dict[str, float]:
-    """Returns an evaluation's values, as in `eval.csv`."""
-    scalars = evaluation.summarize_evaluation(result, program.env.spec, program.role)
-    return evaluation_values(scalars, jax.device_get(result), program.env.spec)
+    """Returns an evaluation's values, as in `eval.csv`, with the interval of the run's score."""
+    spec = judging_spec(program)
+    scalars = evaluation.summarize_evaluation(result, spec, program.role)
+    return evaluation_values(scalars, jax.device_get(result), spec)
 
 
 def task_scores(program: Program, result: evaluation.Evaluation) -> dict[str, dict[str, float]]:
     """Returns an evaluation's values per task that occurred."""
-    if program.env.spec.score is None:
+    if judging_spec(program).score is None:
         return {}
     parts = evaluation.split_by_task(result, program.env.spec)
     return {task: evaluation_scores(program, part) for task, part in parts.items()}
@@ -279,10 +291,9 @@ def score_ladder(program, config, state, episodes: int) -> list[dict]:
     def play(state, index, world):
         return program.evaluate(state, key, task(course, index), episodes=episodes, world=world)
 
-    rows = []
+    rows, spec = [], judging_spec(program)
     for index, name in enumerate(curriculum.stages):
         values = evaluation_scores(program, play(state, index, program.world))
-        spec = program.env.spec
         rows.append(
             {
                 "name": f"{index} {name}",
@@ -384,7 +395,7 @@ def show_episodes(
 
 def select_episode(program: Program, result) -> int:
     """Selects the episode to animate: the first with the highest positive score, else the highest return."""
-    spec = program.env.spec
+    spec = judging_spec(program)
     if spec.score is not None:
         score = np.asarray(results.divide_or_empty(*result.scores(spec), empty=0.0))
         if score.max() > 0:

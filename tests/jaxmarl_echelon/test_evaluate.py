@@ -2,6 +2,7 @@
 
 import json
 import sys
+from io import StringIO
 from types import SimpleNamespace
 
 import chex
@@ -13,14 +14,18 @@ from duels import Duel
 from loaded_policies import check_loaded_policies
 from PIL import Image
 from recorded_runs import check_loads_nothing
+from rich.console import Console
 from sketched import train_sketched
 
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon import checkpoints, evaluate
 from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.curricula.stages import StageRules, build_staged_curriculum, read_stages
+from jaxmarl_echelon.tracking import tables
+from jaxmarl_echelon.training.acting import controllers
 from jaxmarl_echelon.training.acting.random_streams import run_key
 from jaxmarl_echelon.training.config.run_config import RunConfig
+from jaxmarl_echelon.training.program import evaluation
 from jaxmarl_echelon.training.program.program import make_program
 
 
@@ -106,3 +111,27 @@ def test_the_untrained_policy_replaces_only_the_scored_learner(monkeypatch):
         np.any(a != b)
         for a, b in zip(*map(jax.tree.leaves, (untrained["blue"], trained["blue"])), strict=True)
     )
+
+
+def test_a_later_learner_is_judged_by_its_own_score():
+    """Red always differs from blue and wins; that blue never succeeds is not the score of red's policy."""
+    config = RunConfig(
+        env=Duel(),
+        algo=PPOConfig(horizon=4, widths=(4,), num_minibatches=1),
+        curriculum=constant_curriculum,
+        total_env_steps=16,
+        num_envs=2,
+        controllers={"blue": "still", "red": "learner"},
+    )
+    program = make_program(config)
+    acting = {"blue": controllers.find_script(config.env, "blue", "still")}
+    acting["red"] = controllers.find_script(config.env, "red", "other")
+    acting = {role: controllers.make_script_controller(one) for role, one in acting.items()}
+    play = jax.jit(lambda key, params: evaluation.play_episodes(config.env, acting, {}, key, params))
+    played = play(jax.random.key(0), {"pay": np.ones(4, np.float32)})
+    rows = {"trained policy": evaluate.evaluation_scores(program, played)}
+    assert evaluate.select_episode(program, played) == 0
+    console = Console(width=120, record=True, file=StringIO())
+    for table in tables.actor_tables(rows, 4, evaluate.judging_spec(program)):
+        console.print(table)
+    assert "red_success [95 %]" in (said := console.export_text()) and "1.00 [0.51, 1.00]" in said
