@@ -202,6 +202,17 @@ def test_quantities_derived_from_a_recording():
     ]
 
 
+def test_of_mechs_that_die_together_each_has_one_of_the_killers():
+    frames = blank_frames()
+    frames.status[DEATH:, 2:] = 0
+    frames.kills[DEATH, :2] = 1
+    killers = "blue 0 heavy or blue 1 scout"
+    assert [text for *_, text in episode_of(frames).events[:-1]] == [
+        f"red 0 heavy destroyed by {killers}",
+        f"red 1 scout destroyed by {killers}",
+    ]
+
+
 def test_beams_go_to_the_nearest_enemy_that_was_hit_within_reach():
     frames = blank_frames(steps=1)
     frames.position[0] = np.array([[10, 10, 2], [11, 12, 1], [15, 10, 2], [13, 10, 1]]) / LENGTH_UNIT

@@ -120,10 +120,11 @@ class RecordedBattle:
         return [*said, (self.last, NO_MECH, self.result)]
 
     def _kills(self) -> list[tuple[int, int, str]]:
+        """Returns the deaths as events; each mech has one killer, but frames do not say which of several."""
         said = []
         for t, victim in np.argwhere(self.deaths):
             killers = np.flatnonzero((self.frames.kills[t] > 0) & (self.team != self.team[victim]))
-            by = f" by {' and '.join(self.names[mech] for mech in killers)}" if killers.size else ""
+            by = f" by {' or '.join(self.names[mech] for mech in killers)}" if killers.size else ""
             said.append((int(t), int(1 - self.team[victim]), f"{self.names[victim]} destroyed{by}"))
         return said
 
