@@ -28,13 +28,14 @@ from jaxmarl_echelon.envs.echelon.view.recorded_battle import RecordedBattle
 from jaxmarl_echelon.envs.echelon.view.snapshot import LENGTH_UNIT, STATUS_FLAGS, YAW_UNIT, BattleFrame
 from jaxmarl_echelon.envs.echelon.view.viewer import BattleViewer
 from jaxmarl_echelon.envs.viewing.pages import decode_array
-from physics.voxels import DIRT, GLASS, LAVA, SOLID
+from physics.voxels import DIRT, GLASS, LAVA, MAX_SIDE, SOLID
 
 ROWS, COLUMNS, LAYERS = 30, 40, 8
 STEPS, EPISODES, MECHS, BLUE = 24, 2, 4, 2
 OUTCOMES = ("blue_win", "red_win", "draw")
 ALIVE, HIT = 1 << STATUS_FLAGS.index("alive"), 1 << STATUS_FLAGS.index("hit")
 DEATH = 12
+MOST_MAPS = 2**16  # the largest number that env.maps accepts
 
 
 def made_up_state(mechs=MECHS):
@@ -109,6 +110,15 @@ def test_a_snapshot_stores_all_fields():
     assert frame.smoke_left.min() == 200
 
 
+def test_a_snapshot_holds_places_on_the_largest_map_and_indices_of_the_largest_bank():
+    state, params = made_up_state()
+    state.battle.mechs.position = jnp.full((MECHS, 3), MAX_SIDE - 0.6)
+    state.battle.map_index = jnp.int32(MOST_MAPS - 1)
+    frame = jax.tree.map(np.asarray, snapshot.take_battle_snapshot(state, params))
+    np.testing.assert_allclose(frame.position * LENGTH_UNIT, MAX_SIDE - 0.6, atol=0.5 * LENGTH_UNIT)
+    assert frame.map_index == MOST_MAPS - 1
+
+
 def test_snapshots_are_small_and_pure():
     frame = jax.jit(lambda: snapshot.take_battle_snapshot(*made_up_state(20)))()
     assert sum(leaf.nbytes for leaf in jax.tree.leaves(frame)) < 1500
@@ -139,7 +149,7 @@ def blank_frames(steps=STEPS, mechs=MECHS) -> BattleFrame:
         smoke_left=zeros(np.uint8, mechs, 3),
         score=zeros(np.float32, 2),
         zone_seconds=zeros(np.float32) + np.float32(60),
-        map_index=zeros(np.int16),
+        map_index=zeros(np.int32),
         decision=np.arange(steps, dtype=np.int16),
         ending=zeros(np.int8) - np.int8(1),
     )

@@ -7,8 +7,8 @@ from flax import struct
 
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import CHASSIS
 
-# Lengths are whole numbers of 1/64 voxel, which reaches 512 voxels; yaw is in 1/256 of a turn.
-LENGTH_UNIT = 1 / 64
+# Lengths are whole numbers of 1/32 voxel, up to 1024 voxels, more than a map has; yaw is in 1/256 of a turn.
+LENGTH_UNIT = 1 / 32
 YAW_UNIT = 2 * np.pi / 256
 
 STATUS_FLAGS = ("alive", "fallen", "shutdown", "legged", "painted", "suppressed", "ecm", "eccm", "hit")
@@ -35,7 +35,7 @@ class BattleFrame(struct.PyTreeNode):
       smoke_left: `[M, C]` uint8 substeps until the cloud vanishes.
       score: `[2]` float32 seconds that blue and red have held the zone.
       zone_seconds: float32 winning score, possibly infinite.
-      map_index: int16.
+      map_index: int32.
       decision: int16 decisions taken.
       ending: int8 index into `results.ENDINGS`, or -1 while the episode runs.
     """
@@ -97,7 +97,7 @@ def take_battle_snapshot(state, params, time=None) -> BattleFrame:
         smoke_left=_whole(battle.smoke.left, jnp.uint8),
         score=state.score.astype(jnp.float32),
         zone_seconds=jnp.asarray(params.zone_seconds, jnp.float32),
-        map_index=battle.map_index.astype(jnp.int16),
+        map_index=battle.map_index.astype(jnp.int32),
         decision=state.decision.astype(jnp.int16),
         ending=state.ending.astype(jnp.int8),
     )
