@@ -60,8 +60,8 @@ class Overlay(struct.PyTreeNode):
     """Changes of one environment to its map: P pages of 4 x 4 columns, D damaged voxels.
 
     A cell is as in the bank (neither gone nor debris), air (gone), a debris field (debris) or solid
-    debris (both). Changes in tiles without a free page are dropped, and the oldest damage to a
-    voxel that still stands is forgotten when more than D voxels are damaged.
+    debris (both). Changes in tiles without a free page are dropped, and the damage to a voxel
+    that still stands is forgotten when D others have been hit for the first time after it.
 
     Attributes:
       page: `[ceil(Y / 4), ceil(X / 4)]` uint8 or uint16 page of each tile; page 0 is shared by all
