@@ -10,6 +10,8 @@ import numpy as np
 
 # Seconds without a scan after which the car stops.
 PATIENCE = 0.2
+# Share of a decision period by which a decision may be early, as timers are not exact.
+EARLY = 0.1
 # Parts that are 0 in runs with env.observe_target=false.
 TARGET = ("target_velocity", "relative_pose")
 UNITS = ["rad", "m/s"]
@@ -24,6 +26,8 @@ class Command(NamedTuple):
 
 class Driver:
     """Decides as often as the policy did in training, and holds each decision until the next.
+
+    Decisions are due one period apart, whatever the jitter of the calls.
 
     Args:
       policy: of an exported folder, by its `run_policy.open_policy`; feed-forward or recurrent.
@@ -51,7 +55,7 @@ class Driver:
         self.shown = {}
         if settings.get("observe_target") is False:
             self.shown.update((name, np.zeros(self._size(name))) for name in TARGET if name in parts)
-        self.scanned = self.decided = -math.inf
+        self.scanned = self.due = -math.inf
         self.begins = True
         self.memory = policy.initial_memory(1)
         self.command = Command(0.0, 0.0)
@@ -128,13 +132,13 @@ class Driver:
           now: seconds, of the clock of `take_scan`.
         """
         if now - self.scanned > PATIENCE or self.missing():
-            self.begins, self.decided = True, -math.inf
+            self.begins, self.due = True, -math.inf
             self.command = Command(self.command.steering, 0.0)
             return self.command
-        if now - self.decided < self.period - 1e-6:
+        if now < self.due - EARLY * self.period:
             return self.command
         action, self.memory = self.policy(self.observe()[None], self.memory, np.array([self.begins]))
-        self.begins, self.decided = False, now
+        self.begins, self.due = False, max(self.due, now) + self.period
         speed = float(np.clip(action[0, 1], -self.max_speed, self.max_speed))
         self.command = Command(float(action[0, 0]), speed)
         return self.command

@@ -101,6 +101,14 @@ def test_decisions_are_held_and_speeds_capped(driver, calls):
     assert [reset for _, reset in calls] == [True, False]
 
 
+def test_decisions_are_as_frequent_as_in_training_by_a_timer_with_jitter(driver, calls):
+    late = np.random.default_rng(0).uniform(0.0, 0.001, 1_000)  # s, of a timer of 100 Hz
+    for now in 0.01 * np.arange(1_000) + late:
+        scan(driver, now, beams=20)
+        driver.decide(now)
+    assert len(calls) == 500
+
+
 def test_the_car_stops_without_scans(driver, calls):
     assert driver.decide(0.0).speed == 0.0 and not calls
     scan(driver, 1.0)
