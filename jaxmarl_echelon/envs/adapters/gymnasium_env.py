@@ -59,12 +59,16 @@ class OneSeat:
 
     def first_obs(self) -> np.ndarray:
         """Returns a copy of the observations `[E, *shape]` to act on next."""
-        return np.array(np.asarray(self.step.first[self.role.name][0])[:, 0])
+        return np.array(np.asarray(self.step.first[self.role.name].obs)[:, 0])
 
     def first_mask(self) -> np.ndarray | None:
         """Returns a copy of the masks `[E, n]` of the coming decision, int8; None without masks."""
-        mask = self.step.first[self.role.name][1]
+        mask = self.step.first[self.role.name].mask
         return None if mask is None else np.asarray(mask)[:, 0].astype(np.int8)
+
+    def first_alive(self) -> np.ndarray:
+        """Returns a copy of bool `[E]`, whether the agent's action of the coming decision counts."""
+        return np.array(np.asarray(self.step.first[self.role.name].alive)[:, 0])
 
     def read(self, field: str) -> np.ndarray:
         """Returns a copy of a field of the agent's `View`, `[E, ...]`."""
@@ -128,7 +132,7 @@ class SeatEnv(gymnasium.Env):
         if mask is not None:
             info["action_mask"] = mask[0]
         if seat.env.spec.late:
-            info["alive"] = bool(seat.read("alive")[0])
+            info["alive"] = bool(seat.first_alive()[0])
         if self._ended:
             values = seat.read("results")[0]
             info |= {name: float(value) for name, value in zip(seat.names, values, strict=True)}
@@ -212,7 +216,7 @@ class SeatVectorEnv(VectorEnv):
         if mask is not None:
             infos |= {"action_mask": mask, "_action_mask": every.copy()}
         if seat.env.spec.late:
-            infos |= {"alive": seat.read("alive"), "_alive": every.copy()}
+            infos |= {"alive": seat.first_alive(), "_alive": every.copy()}
         if ended is None or not ended.any():
             return infos
         values = np.where(ended[:, None], seat.read("results"), 0.0)

@@ -69,6 +69,18 @@ class SeatsMultiAgentEnv(MultiAgentEnv):
         return self.get_obs(state), state
 
     @partial(jax.jit, static_argnums=0)
+    def step(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        key: jax.Array,
+        state: SeatsState,
+        actions: dict[str, jax.Array],
+        reset_state: SeatsState | None = None,
+    ):
+        """Takes one decision, and begins an episode, or `reset_state`, where one has ended."""
+        obs, state, rewards, dones, infos = super().step(key, state, actions, reset_state)
+        return obs, state, rewards, dones, infos | {"alive": self._in_order(state.running.time.alive)}
+
+    @partial(jax.jit, static_argnums=0)
     def step_env(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, key: jax.Array, state: SeatsState, actions: dict[str, jax.Array]
     ):

@@ -79,18 +79,26 @@ class View(NamedTuple):
     results: jax.Array
 
 
+class Coming(NamedTuple):
+    """Seats of one role before the coming decision: fields of `View`, of the new episode where one begins."""
+
+    obs: jax.Array
+    mask: jax.Array | None
+    alive: jax.Array
+
+
 class Step(NamedTuple):
     """Output of one step of E environments.
 
     Attributes:
       views: by role, of the states reached; in mode NEXT_STEP of new episodes where these begin.
-      first: by role observations and masks to act on next: those of new episodes in mode SAME_STEP.
+      first: by role the seats to act for next: those of new episodes in mode SAME_STEP.
       ended: `[E]` bool; the episode of the other library ended: it is over, or all its seats have ended.
       over: `[E]` bool; the environment's episode is over.
     """
 
     views: dict[str, View]
-    first: dict[str, tuple[jax.Array, jax.Array | None]]
+    first: dict[str, Coming]
     ended: jax.Array
     over: jax.Array
 
@@ -226,7 +234,7 @@ class PlayProgram:
 
     def _output(self, env: Environment, play: Play) -> Step:
         views = view_seats(env.spec, self.seats, play.running)
-        first = {role: (view.obs, view.mask) for role, view in views.items()}
+        first = {role: Coming(view.obs, view.mask, view.alive) for role, view in views.items()}
         return Step(views, first, play.ended, play.running.time.over)
 
 

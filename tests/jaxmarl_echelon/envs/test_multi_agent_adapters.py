@@ -226,6 +226,10 @@ def test_a_scan_of_random_steps_has_jaxmarls_layout(env):
     if env.spec.name == "DeadAgent":
         np.testing.assert_array_equal(dones[agents[1]], np.ones((3, 12), bool))
         np.testing.assert_array_equal(dones[agents[0]], dones["__all__"])
+    if env.spec.name == "Fallen":
+        # Where an episode of four steps ends, the next one begins, in which the second agent acts once.
+        begins = dones["__all__"][..., None]
+        np.testing.assert_array_equal(infos["alive"], np.concatenate([begins | True, begins], axis=-1))
 
 
 @pytest.mark.parametrize(

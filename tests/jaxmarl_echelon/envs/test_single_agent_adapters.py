@@ -248,6 +248,19 @@ def test_frozen_policies_play_with_their_memory():
     assert ended.any() or length.max() > 1
 
 
+@gymnasium
+@pytest.mark.parametrize("mode", ["same_step", "next_step"])
+def test_agents_of_new_episodes_are_alive(mode):
+    env = probes.Fallen()
+    idle = Frozen(env.spec.role(probes.ROLE))
+    envs = je.to_gymnasium(env, 2, agent="player_1", controllers={probes.ROLE: idle}, autoreset=mode)
+    _, infos = envs.reset(seed=0)
+    shown = [infos["alive"]] + [envs.step(np.ones(2, int))[4]["alive"] for _ in range(9)]
+    # The second agent acts once in every episode of four steps.
+    period = 4 if mode == "same_step" else 5
+    np.testing.assert_array_equal(shown, [[step % period == 0] * 2 for step in range(10)])
+
+
 class Turns(Environment):
     """The facts of a game with turns, which is all that is read before it is refused."""
 
