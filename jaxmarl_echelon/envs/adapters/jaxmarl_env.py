@@ -35,9 +35,10 @@ class SeatsMultiAgentEnv(MultiAgentEnv):
     """JaxMARL environment of the agents of all roles that learn; made by `to_jaxmarl`.
 
     `step` resets by itself where `dones["__all__"]` is set; `step_env` does not, and returns final
-    observations. An agent stays done from its end to that of the episode. Infos are arrays `[num_agents]`:
-    "terminated" and "truncated", "alive" (the agent's action counts in the coming step), and the results of
-    the episode so far by name, 0 for agents of roles without the result.
+    observations. An agent stays done from its end to that of the episode, or until a later trajectory of its
+    slot begins. The episode ends early where all agents are gone, unless some can still come. Infos are
+    arrays `[num_agents]`: "terminated" and "truncated", "alive" (the agent's action counts in the coming
+    step), and the results of the episode so far by name, 0 for agents of roles without the result.
     """
 
     def __init__(self, env: Environment, seats: Seats, params: PyTree = None):
@@ -96,8 +97,10 @@ class SeatsMultiAgentEnv(MultiAgentEnv):
         views, after = view_seats(spec, self._seats, play.running), _one(play)
         done = {name: self._done(play.running, name, view) for name, view in views.items()}
         dones = self._by_agent(done)
-        over = play.running.time.over[0]
-        every = over | jnp.stack(list(dones.values())).all()
+        time = play.running.time
+        # Agents of roles with `begins` can come later, or come again.
+        all_gone = [name not in time.begins and own.all() for name, own in done.items()]
+        every = time.over[0] | jnp.stack([jnp.asarray(gone) for gone in all_gone]).all()
         infos = {
             field: self._in_order({name: getattr(view, field)[0] for name, view in views.items()})
             for field in ("terminated", "truncated", "alive")

@@ -232,6 +232,31 @@ def test_a_scan_of_random_steps_has_jaxmarls_layout(env):
         np.testing.assert_array_equal(infos["alive"], np.concatenate([begins | True, begins], axis=-1))
 
 
+class Gap(probes.Comings):
+    """The first agent is there in the first step of four, the second in the last two."""
+
+    def there(self, clock):
+        return jnp.array([clock < 1, clock >= self.comes, False])
+
+    def step(self, key, state, actions, params):
+        after, time = super().step(key, state, actions, params)
+        leaves = self.there(state.clock) & ~self.there(after.clock)
+        return after, time.replace(terminated={probes.ROLE: time.terminated[probes.ROLE] | leaves})
+
+
+@jaxmarl
+def test_episodes_go_on_while_agents_can_come():
+    env = je.to_jaxmarl(Gap())
+    state, actions = env.reset(jax.random.key(0))[1], dict.fromkeys(env.agents, 0)
+    paid, ends = np.zeros(3), []
+    for number in range(4):
+        _, state, rewards, dones, infos = env.step_env(jax.random.key(number), state, actions)
+        paid += [rewards[agent] for agent in env.agents]
+        ends.append(bool(dones["__all__"]))
+    assert ends == [False, False, False, True] and paid.tolist() == [1.0, 2.0, 0.0]
+    assert (infos["outcome"] == 0).all()
+
+
 @pytest.mark.parametrize(
     ("name", "package", "extra"),
     [
