@@ -13,6 +13,8 @@ from algos.types import Agent, PyTree, Rollout, Transition
 
 # Index of the axis A of agents in `[E, A, ...]` and in `[T, E, A, ...]`.
 DECISION, HISTORY = 1, 2
+# Place of the reset flags, whose last axis is that of the agents, in `(obs, carry, reset, mask)`.
+RESET = 2
 
 
 def vectorize_over_agents(agent: Agent, number: int) -> Agent:
@@ -32,15 +34,16 @@ def vectorize_over_agents(agent: Agent, number: int) -> Agent:
         return jax.vmap(agent.init)(jax.random.split(key, number))
 
     def act(state, key, *seen):
-        keys = jax.random.split(key, number)
-        return merge_agent_axis(jax.vmap(agent.act)(state, keys, *split_agent_axis(seen, DECISION)), DECISION)
+        keys, axis = jax.random.split(key, number), seen[RESET].ndim - 1
+        return merge_agent_axis(jax.vmap(agent.act)(state, keys, *split_agent_axis(seen, axis)), axis)
 
     def greedy(state, *seen):
-        return merge_agent_axis(jax.vmap(agent.greedy)(state, *split_agent_axis(seen, DECISION)), DECISION)
+        axis = seen[RESET].ndim - 1
+        return merge_agent_axis(jax.vmap(agent.greedy)(state, *split_agent_axis(seen, axis)), axis)
 
     def value(state, *seen):
-        values = jax.vmap(require_given("value", agent.value))
-        return merge_agent_axis(values(state, *split_agent_axis(seen, DECISION)), DECISION)
+        values, axis = jax.vmap(require_given("value", agent.value)), seen[RESET].ndim - 1
+        return merge_agent_axis(values(state, *split_agent_axis(seen, axis)), axis)
 
     def update(state, key, batch):
         keys = jax.random.split(key, number)

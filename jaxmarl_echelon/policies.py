@@ -57,6 +57,8 @@ class Policy(struct.PyTreeNode, eq=False, repr=False):
     ) -> tuple[jax.Array, PyTree]:
         """Acts for a batch of agents; `batch` stands for any leading axes, such as `[E, A]`.
 
+        Where every agent has its own policy (`learner:per_agent`), the last of them is that of the agents.
+
         Args:
           obs: `[batch, *role.observation.shape]`, raw, in the environment's units.
           memory: from the previous call, or `initial_memory(batch)`.

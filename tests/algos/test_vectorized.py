@@ -144,6 +144,21 @@ def test_each_agent_acts_values_and_teaches_with_its_own_parameters(make):
     assert not (greedy[0][:, 1, 0] == 0).any()
 
 
+@pytest.mark.parametrize("shape", [(A,), (A, E, A)])
+def test_agents_are_the_last_of_any_leading_axes(shape):
+    alone = ppo(normalize_reward=False)
+    agent = vectorize_over_agents(alone, A)
+    state = different(jax.jit(agent.init)(jax.random.key(0)))
+    obs, reset = jax.random.normal(jax.random.key(1), (*shape, F)), jnp.zeros(shape, bool)
+    seen = obs, agent.initial_carry(shape), reset, None
+    actions, values = agent.greedy(state, *seen)[0], agent.value(state, *seen)
+    for i in range(A):
+        own = jax.tree.map(lambda x, i=i: x[i], state)
+        mine = obs[..., i, :], (), reset[..., i], None
+        np.testing.assert_array_equal(actions[..., i, :], alone.greedy(own, *mine)[0])
+        assert_close(values[..., i], alone.value(own, *mine))
+
+
 def looks(agent, state, key, *seen):
     """Sampled actions, greedy actions and values of an agent."""
     return agent.act(state, key, *seen), agent.greedy(state, *seen), agent.value(state, *seen)
