@@ -40,7 +40,8 @@ class Simulator(Environment):
     sees `state`, and critics see `privileged_state` where there is one.
 
     Attributes:
-      spec: one role; metrics are reported as `metrics/NAME`, their mean over the steps of an episode.
+      spec: one role; metrics are reported as `metrics/NAME`, the mean over an episode's decisions of their
+        means over the steps of a decision.
     """
 
     def __init__(self, name: str, env: Any, episode_length: int, action_repeat: int = 1):
@@ -79,32 +80,39 @@ class Simulator(Environment):
         """Starts an episode."""
         del params
         own = strip_weak_types(self._env.reset(key))
-        return SimulatorState(own, jnp.int32(0)), self._show(own, 0.0, False, False)
+        return SimulatorState(own, jnp.int32(0)), self._show(own, own.metrics, 0.0, False, False)
 
     def step(
         self, key: jax.Array, state: SimulatorState, actions: dict[str, jax.Array], params: PyTree
     ) -> tuple[SimulatorState, TimeStep]:
         """Advances one decision."""
         del key
-        own, rewards = jax.lax.scan(
+        own, (rewards, taken, metrics) = jax.lax.scan(
             lambda own, _: self._step_once(own, actions[PLAYER][0]), state.own, None, self._repeats
         )
+        taken |= ~taken.any()  # after the end of an episode, evaluations step on
+        means = {name: jnp.mean(values, where=taken) for name, values in metrics.items()}
         clock = state.clock + 1
-        shown = self._show(own, rewards.sum(), own.done, clock >= params["limit"])
+        shown = self._show(own, means, rewards.sum(), own.done, clock >= params["limit"])
         return SimulatorState(own, clock), shown
 
-    def _step_once(self, own: PyTree, action: jax.Array) -> tuple[PyTree, jax.Array]:
-        """Steps the simulator unless the episode has ended within the decision; also returns the reward."""
+    def _step_once(self, own: PyTree, action: jax.Array) -> tuple[PyTree, tuple]:
+        """Steps the simulator unless the episode has ended within the decision.
+
+        Returns:
+          the state; and the reward, whether the step was taken, and the metrics.
+        """
         ended = cast_array(own.done, bool)
         # A copy of the containers, because brax's environments change the dictionaries of their input.
         copied = jax.tree.map(lambda x: x, own)
         after = restore_types(self._env.step(copied, action), own)
         after = jax.tree.map(lambda new, old: jnp.where(ended, old, new), after, own)
-        return after, jnp.where(ended, 0.0, cast_array(after.reward, jnp.float32))
+        metrics = {name: cast_array(after.metrics[name], jnp.float32) for name in self._metrics}
+        return after, (jnp.where(ended, 0.0, cast_array(after.reward, jnp.float32)), ~ended, metrics)
 
-    def _show(self, own: PyTree, reward: Any, terminated: Any, truncated: Any) -> TimeStep:
+    def _show(self, own: PyTree, metrics: PyTree, reward: Any, terminated: Any, truncated: Any) -> TimeStep:
         shown, privileged = split_observation(self.spec.name, own.obs)
-        info = {f"metrics/{name}": cast_array(own.metrics[name], jnp.float32) for name in self._metrics}
+        info = {f"metrics/{name}": cast_array(metrics[name], jnp.float32) for name in self._metrics}
         return show_one_agent(shown, reward, terminated, truncated, info, privileged)
 
 

@@ -73,6 +73,10 @@ def test_decisions_can_take_several_steps():
     end = int(np.argmax(times.over))
     assert float(times.reward[ROLE][: end + 1].sum()) == np.ceil(height) - 1
     assert times.terminated[ROLE][end, 0] == (height <= 12)
+    # Metrics are means over the steps of a decision that were taken, down to the one in which the body lands.
+    heights = height - 1.0 - np.arange(np.ceil(height))
+    means = [heights[4 * k : 4 * k + 4].mean() for k in range(end + 1)]
+    np.testing.assert_allclose(times.info["metrics/height"][: end + 1], means, atol=1e-5)
 
 
 def test_critics_see_what_agents_do_not():
