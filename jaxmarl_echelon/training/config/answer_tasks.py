@@ -20,8 +20,9 @@ def make_answer_task(language: Language) -> AnswerTask:
     """Builds the answers of a game as tokens; the same object for the same language."""
     tokenizer = language.tokenizer
     ids = np.arange(language.vocabulary)
-    allowed = (ids < tokenizer.num_ids) & (ids != tokenizer.pad_id)
     ends = np.isin(ids, tokenizer.eos_ids)
+    # Many models fill places with a token that ends a text, too.
+    allowed = (ids < tokenizer.num_ids) & ((ids != tokenizer.pad_id) | ends)
     return AnswerTask(
         trie=build_answer_trie(language.sequences),
         automaton=build_answer_automaton(language.spellings, tokenizer.byte_table, tokenizer.byte_lengths),
