@@ -76,7 +76,7 @@ def learn_from_answers(
         norm = global_norm(grads)
         scale = clip_scale(norm, hyper["max_grad_norm"])
         params, moments = optimizer.step(grads, moments, params, hyper, scale, count > 0)
-        gap_max = collectives.max_over_shards(largest[0])
+        gap_max = collectives.max_over_shards(largest.max())
         return (params, moments), (sums, count, norm, gap_max)
 
     def epoch(carry, key):
@@ -159,7 +159,7 @@ def _old_log_probs(mode: AnswerMode, bind, params: LanguageParams, rows: AnswerR
 
 
 def _step_metrics(found) -> Metrics:
-    """Means over the answers and tokens of all steps; the gap is that of the first micro-batch."""
+    """Means over the answers and tokens of all steps; the gap is that of the first step."""
     sums, count, norm, gap_max = found
     total = {name: x.sum() for name, x in sums.items()}
     number, tokens = count.sum(), total["chosen"]

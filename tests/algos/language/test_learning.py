@@ -169,6 +169,19 @@ def test_answers_of_another_policy_are_weighted(loss):
     assert config.corrects and abs(found[1] - found[0]) > 0.002
 
 
+def test_the_largest_gap_is_that_of_all_micro_batches():
+    _, agent = make_agent(micro_batch=16)
+    state, key = agent.init(jax.random.key(0)), jax.random.key(1)
+    rollout = play(agent, state, key)
+    # The last decision that is learnt from was sampled with another probability.
+    told = rollout.extras["log_prob"].at[1, 23].add(-0.5)
+    _, metrics = jax.jit(agent.update)(
+        state, key, rollout.replace(extras=rollout.extras | {"log_prob": told})
+    )
+    np.testing.assert_allclose(metrics["sampler_gap_max"], 0.5, atol=1e-4)
+    np.testing.assert_allclose(metrics["sampler_gap"], (np.exp(0.5) - 1.5) / 48, atol=1e-4)
+
+
 def test_tokens_that_leave_the_nucleus_are_learnt_from():
     settings = {"loss": "clip", "epochs": 3, "micro_batch": 16, "kl_coefficient": 0.1}
     _, agent = make_agent(**settings, top_p=0.85, temperature=6.0, learning_rate=0.05)
