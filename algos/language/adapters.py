@@ -35,7 +35,11 @@ PEFT_FIXED = {
     "alpha_pattern": {},
     "modules_to_save": None,
     "layer_replication": None,
+    "alora_invocation_tokens": None,
 }
+# Ways to draw new adapters after which PEFT's base is still the model itself. Others, such as `pissa` and
+# `olora`, take the first adapters out of the base's weights whenever it loads them.
+PEFT_STARTS = (True, False, "gaussian", "orthogonal", "eva")
 
 
 @take_defaults_from("algo/reinforce_lm:lora")
@@ -162,6 +166,10 @@ def read_peft(
     for key, value in PEFT_FIXED.items():
         if config.get(key, value) not in (value, None):
             raise ValueError(f"{key}={config[key]}: must be {value}; other values are not supported")
+    start = config.get("init_lora_weights", True)
+    if start not in (*PEFT_STARTS, None):
+        allowed = ", ".join(map(str, PEFT_STARTS))
+        raise ValueError(f"init_lora_weights={start}: changes the base's weights; allowed: {allowed}")
     rank, alpha = config.get("r", 0), config.get("lora_alpha", math.nan)
     checks.require_count("r", rank)
     checks.require_range("lora_alpha", alpha, 0.0, math.inf)

@@ -57,6 +57,17 @@ def test_alpha_and_targets_are_the_files():
     ("config", "tensors", "line"),
     [
         ({"use_dora": True}, {}, "use_dora=True: must be False; other values are not supported"),
+        (
+            {"init_lora_weights": "pissa_niter_4"},
+            {},
+            "init_lora_weights=pissa_niter_4: changes the base's weights; "
+            "allowed: True, False, gaussian, orthogonal, eva",
+        ),
+        (
+            {"alora_invocation_tokens": [5]},
+            {},
+            "alora_invocation_tokens=[5]: must be None; other values are not supported",
+        ),
         ({"r": 0}, {}, "r=0: must be a whole number of at least 1"),
         ({"r": 4}, {}, ".q_proj.lora_A.weight: shape [2, 8], must be [4, 8]"),
         ({}, {LAST: None}, "layers.1.mlp.down_proj.lora_B.weight: missing tensor"),
