@@ -109,7 +109,9 @@ class JsonTokenizer:
         if any(texts[rows:]) and rows is not None:
             raise ValueError(f"tokenizer.json: {len(texts)} tokens, the embedding has {rows} rows")
         texts = texts[:rows]
-        self.vocab = self.num_ids = len(texts)
+        # Many embeddings have more rows than there are tokens.
+        self.num_ids = len(texts)
+        self.vocab = len(texts) if rows is None else rows
         self.byte_table, self.byte_lengths = make_byte_table(texts, self.vocab)
 
     def encode(self, text: str) -> list[int]:

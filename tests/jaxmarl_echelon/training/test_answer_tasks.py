@@ -1,17 +1,22 @@
 """Free text of a model from a folder: which tokens it may consist of, and what ends it."""
 
+import json
 from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from decoder_cases import QWEN3, sine_parameters
+from small_tokenizer import FIELDS, TOKENS
 from word_tokenizer import WordTokenizer
 
 from algos.language.answering import make_free_mode
 from algos.language.reading import bind_reader
 from algos.language.sampling import SamplingSettings
+from jaxmarl_echelon.language.gguf import make_tokenizer
 from jaxmarl_echelon.language.language import Answer, make_language
+from jaxmarl_echelon.language.tokenizers import JsonTokenizer
 from jaxmarl_echelon.training.config.answer_tasks import make_answer_task
 
 ANSWERS = (Answer("[a]", (0,)), Answer("[b]", (1,)))
@@ -40,3 +45,11 @@ def test_a_text_can_end_where_its_end_also_fills_places():
     last = np.take_along_axis(np.asarray(said.tokens), lengths[:, None] - 1, axis=1)[:, 0]
     assert np.isin(last[stopped], tokenizer.eos_ids).all()
     assert task.thoughts.allowed[list(tokenizer.eos_ids)].all()
+
+
+@pytest.mark.needs("tokenizers")
+def test_rows_of_the_embedding_without_a_token_are_not_said():
+    rows = len(TOKENS) + 5
+    _, said = say_anything(JsonTokenizer(json.dumps(make_tokenizer(FIELDS)), [0], rows=rows), rows)
+    assert set(np.asarray(said.tokens)[np.asarray(said.chosen)]) == set(range(len(TOKENS)))
+    np.testing.assert_allclose(said.log_prob[:, 0], -np.log(len(TOKENS)), atol=1e-5)
