@@ -37,7 +37,8 @@ def drive_gym(env, driver, pose, seconds):
     time, course = 0.0, []
     seen, passed, done, _ = env.reset(np.array([pose], float))
     while not done and time < seconds:
-        ranges = np.asarray(seen["scans"][0])
+        # Noise takes the longest ranges beyond the lidar's reach.
+        ranges = np.clip(seen["scans"][0], 0.0, REACH)
         driver.take_scan(time, ranges, -FOV / 2, FOV / (ranges.size - 1), 0.0, REACH)
         velocity = [seen[name][0] for name in ("linear_vels_x", "linear_vels_y", "ang_vels_z")]
         driver.show("ego_velocity", velocity)

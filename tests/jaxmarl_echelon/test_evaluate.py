@@ -84,16 +84,21 @@ def test_the_ladder_has_the_tasks_of_the_configuration_and_the_progress_of_the_c
     assert levels == [0.0, 7.0] and course.course == {"stage": 1}
 
 
-def test_the_untrained_policy_replaces_only_the_scored_learner(monkeypatch):
-    """The other learner goes on as it has learnt: otherwise both would be worse."""
-    config = RunConfig(
+def duel_run(chosen):
+    """The smallest run of a duel with these controllers."""
+    return RunConfig(
         env=Duel(),
         algo=PPOConfig(horizon=4, widths=(4,), num_minibatches=1),
         curriculum=constant_curriculum,
         total_env_steps=16,
         num_envs=2,
-        controllers={"red": "learner"},
+        controllers=chosen,
     )
+
+
+def test_the_untrained_policy_replaces_only_the_scored_learner(monkeypatch):
+    """The other learner goes on as it has learnt: otherwise both would be worse."""
+    config = duel_run({"red": "learner"})
     program, seen = make_program(config), []
     state = jax.jit(lambda key: program.policy(program.init(key)))(run_key(7))
     monkeypatch.setattr(evaluate.compiler, "jit_evaluation", lambda _play: play)
@@ -115,14 +120,7 @@ def test_the_untrained_policy_replaces_only_the_scored_learner(monkeypatch):
 
 def test_a_later_learner_is_judged_by_its_own_score():
     """Red always differs from blue and wins; that blue never succeeds is not the score of red's policy."""
-    config = RunConfig(
-        env=Duel(),
-        algo=PPOConfig(horizon=4, widths=(4,), num_minibatches=1),
-        curriculum=constant_curriculum,
-        total_env_steps=16,
-        num_envs=2,
-        controllers={"blue": "still", "red": "learner"},
-    )
+    config = duel_run({"blue": "still", "red": "learner"})
     program = make_program(config)
     acting = {"blue": controllers.find_script(config.env, "blue", "still")}
     acting["red"] = controllers.find_script(config.env, "red", "other")

@@ -25,13 +25,13 @@ def provide_threads(config: DictConfig, members: int) -> None:
     asked = config.get("threads")
     if asked is not None:
         checks.require_count("threads", asked, "or null")
-    elif is_small(config, members) and not any(map(find_spec, _PLUGINS)):
+    elif is_small_run(config, members) and not any(map(find_spec, _PLUGINS)):
         asked = 1
     if asked is not None:
         os.environ.setdefault("NPROC", str(asked))
 
 
-def is_small(config: DictConfig, members: int) -> bool:
+def is_small_run(config: DictConfig, members: int) -> bool:
     """Whether handing an operation to another thread costs more than the operation: few, narrow numbers."""
     algo, core = config.algo, config.algo.get("core") or {}
     widths = [width for key in _WIDTHS for width in algo.get(key) or ()]

@@ -27,12 +27,12 @@ def composed(*overrides):
     ],
 )
 def test_runs_of_few_numbers_are_small(overrides, small):
-    assert threads.is_small(composed(*overrides), 1) is small
+    assert threads.is_small_run(composed(*overrides), 1) is small
 
 
 def test_members_of_a_group_are_counted():
     config = composed("env=gymnax/CartPole-v1")
-    assert not threads.is_small(config, 8)
+    assert not threads.is_small_run(config, 8)
 
 
 @pytest.mark.parametrize(
