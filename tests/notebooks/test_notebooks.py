@@ -53,12 +53,15 @@ SMALL = {
         "SOURCE": "",
         "F110": [*F110, "seeds=2"],
         "PARTS": ["reward.terminal"],
+        "ORDERS": ["env=echelon_missions_small", "env.maps=4", "env.time_limit=2", "curriculum=missions4"]
+        + ["num_envs=2", "algo.horizon=8", "algo.widths=[8]", "algo.num_minibatches=2", "algo.epochs=1"]
+        + ["total_env_steps=32", "eval_episodes=2", "compilation=quick", "seeds=2"],
         "OUTPUT": "outputs",
         "SQUADS": 2,
     },
 }
 # Pictures that each shows, and lines that it prints whatever the budget.
-PICTURES = {"quickstart": 4, "export": 0, "own_environment": 3, "language_self_play": 3, "reward_ablation": 6}
+PICTURES = {"quickstart": 4, "export": 0, "own_environment": 3, "language_self_play": 3, "reward_ablation": 7}
 # Functions that are only traced, in place of the compiled ones.
 TRACED = {"reward_ablation": {"played": "play"}}
 TOLD = {
