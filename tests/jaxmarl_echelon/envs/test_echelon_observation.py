@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from echelon_battles import make_battle, make_mechs, make_params, make_state, quiet_tally
 
+from jaxmarl_echelon.envs.echelon.battle.heat_and_stability import is_shut_down
 from jaxmarl_echelon.envs.echelon.battle.surroundings import chassis_of
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import (
     AUTOCANNON,
+    CHASSIS,
     FLAMER,
     GAUSS,
     HEAVY,
@@ -290,6 +292,14 @@ def test_a_shut_down_mech_observes_no_velocity():
     blocks, _ = look(make_state(make_battle(mechs)), make_params([LIGHT] * 2), [0, 1])
     assert own(blocks, "shutdown") == 1 and own(blocks, "velocity_x") == 0
     assert own(blocks, "shutdown", 1) == 0 and own(blocks, "velocity_x", 1) == 0.5
+
+
+def test_a_mech_whose_heat_equals_the_capacity_observes_that_it_is_shut_down():
+    mechs = make_mechs([[10, 10, 1]] * 2, [LIGHT] * 2, heat=[CHASSIS.heat_capacity[LIGHT], 79.0])
+    params = make_params([LIGHT] * 2)
+    blocks, _ = look(make_state(make_battle(mechs)), params, [0, 1])
+    seen = [own(blocks, "shutdown", mech) for mech in (0, 1)]
+    assert seen == is_shut_down(mechs, chassis_of(params)).tolist() == [True, False]
 
 
 def test_targeted_needs_a_living_enemy_in_sight_and_range():

@@ -15,6 +15,7 @@ import numpy as np
 from flax import struct
 
 from jaxmarl_echelon.envs.echelon import zone as zone_lib
+from jaxmarl_echelon.envs.echelon.battle.heat_and_stability import is_shut_down
 from jaxmarl_echelon.envs.echelon.battle.state import EchelonParams, EchelonState
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import (
     AMS_PERIOD,
@@ -206,7 +207,7 @@ def _observe_self(
     foes = ~sides.friends & mechs.alive[None]
     near = jnp.sum(offset**2, axis=-1) <= TARGETED_RANGE**2
     heat = mechs.heat / chassis.heat_capacity
-    shutdown = heat > 1.0
+    shutdown = is_shut_down(mechs, chassis)
     projectiles = state.battle.projectiles
     chased = (projectiles.kind == MISSILE)[..., None] & (
         projectiles.target[..., None] == jnp.arange(foes.shape[0])

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxmarl_echelon.envs.echelon.battle.unit_tables import CHASSIS
+from jaxmarl_echelon.envs.echelon.battle.heat_and_stability import is_shut_down
+from jaxmarl_echelon.envs.echelon.battle.surroundings import chassis_of
 
 # Lengths are whole numbers of 1/32 voxel, up to 1024 voxels, more than a map has; yaw is in 1/256 of a turn.
 LENGTH_UNIT = 1 / 32
@@ -66,12 +67,12 @@ def take_battle_snapshot(state, params, time=None) -> BattleFrame:
     """Returns the frame of a state; pure, for use inside jit."""
     del time
     battle, mechs, tally = state.battle, state.battle.mechs, state.battle.tally
-    hp = mechs.hp / jnp.asarray(CHASSIS.hp)[params.classes]
-    heat = mechs.heat / jnp.asarray(CHASSIS.heat_capacity)[params.classes]
+    chassis = chassis_of(params)
+    hp, heat = mechs.hp / chassis.hp, mechs.heat / chassis.heat_capacity
     flags = dict(
         alive=mechs.alive,
         fallen=mechs.fallen > 0,
-        shutdown=heat > 1,
+        shutdown=is_shut_down(mechs, chassis),
         legged=mechs.leg_hp <= 0,
         painted=mechs.painted > 0,
         suppressed=mechs.suppressed > 0,
