@@ -253,11 +253,16 @@ def compare_scores(facts: Mapping[str, Any], values: Mapping[str, float]) -> str
 
 
 def judging_spec(program: Program) -> EnvSpec:
-    """Returns the environment's spec with the run's score in place of its own: a later learner's, if any."""
+    """Returns the environment's spec with the run's score in place of its own: a later learner's, if any.
+
+    It is `hidden` only if a learner's actions are sampled therefore.
+    """
     spec = program.env.spec
     column = spec.judged_by(program.agents)
     return dataclasses.replace(
-        spec, score=next((one.name for one in spec.results if one.column == column), None)
+        spec,
+        score=next((one.name for one in spec.results if one.column == column), None),
+        hidden=spec.hidden and not all(agent.explores for agent in program.agents.values()),
     )
 
 

@@ -136,7 +136,7 @@ def export_policy(
     task["environment"]["settings"] = facts["config"].get("env")
     described = task | {
         "agent": agent,
-        "sampled_in_evaluations": spec.hidden,
+        "sampled_in_evaluations": spec.hidden and not source.agent.explores,
         "carry": describe_carry(source.agent),
         "precision": describe_precision(source, vectors, drawn),
         "algorithm": source.algorithm,

@@ -304,6 +304,7 @@ def make_controllers(
     frozen: dict[str, FrozenPolicy],
     *,
     greedy: bool,
+    explore: bool = True,
 ) -> dict[str, controllers.Controller]:
     """Builds the controllers of all roles.
 
@@ -313,7 +314,9 @@ def make_controllers(
       agents: the learners.
       frozen: the frozen policies.
       greedy: whether networks act deterministically instead of sampling; with imperfect information
-        (`EnvSpec.hidden`) they always sample. Frozen policies that only explore by sampling never do.
+        (`EnvSpec.hidden`) they always sample.
+      explore: whether learners that only explore by sampling (`Agent.explores`) sample like the others, as in
+        training; frozen policies never explore.
     """
     acting = agents | {role: policy.agent for role, policy in frozen.items()}
     result = {}
@@ -326,8 +329,8 @@ def make_controllers(
         policy = policy if policy in acting or name != config.controllers[role.name] else role.name
         if policy in acting:
             modes = greedy and not env.spec.hidden
-            # Exploration is for learning: it is no part of a policy that is frozen.
-            modes = modes or (policy in frozen and acting[policy].explores)
+            # Exploration is for learning: it is no part of a policy that is frozen or evaluated.
+            modes = modes or (acting[policy].explores and (policy in frozen or not explore))
             result[role.name] = controllers.make_learner_controller(
                 acting[policy], single_seat_role(env, role), policy, greedy=modes
             )

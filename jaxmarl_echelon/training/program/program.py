@@ -62,7 +62,8 @@ class Program(NamedTuple):
       renewed: `(RunState, course=None, hyper=None) -> RunState`, applies the current configuration's
         hyper-parameters and task parameters to a restored state; `course` and `hyper` are as for `init`.
       place: `(world) -> Parts`, the parts over a world.
-      controllers: `(Parts, greedy=True) -> controllers` of evaluations; sampled actions if not greedy.
+      controllers: `(Parts, greedy=True) -> controllers` of evaluations; sampled actions if not greedy, but
+        no exploration.
       world: see `World`.
       env, agents, curriculum: the parts of which it was built.
       steps_per_update: environment steps per update.
@@ -117,7 +118,7 @@ def make_program(config: RunConfig, agents: dict[str, Agent] | None = None) -> P
         return place_parts(Parts(env, agents, frozen), world)
 
     def seats(parts, greedy=True):
-        return make_controllers(config, *parts, greedy=greedy)
+        return make_controllers(config, *parts, greedy=greedy, explore=False)
 
     seats(place(None))  # unknown controllers raise here instead of at trace time
 
@@ -129,7 +130,7 @@ def make_program(config: RunConfig, agents: dict[str, Agent] | None = None) -> P
 
     def collector(world):
         here = place(world)
-        acting = seats(here, False)
+        acting = make_controllers(config, *here, greedy=False)
         whole = config.transforms.whole_games
         spec = RolloutSpec(
             here.env, here.agents, acting, config.horizon, config.segments, seat, credits, whole

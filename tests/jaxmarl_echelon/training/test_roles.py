@@ -18,7 +18,7 @@ from algos.off_policy.learning import flatten_transition, store_decision
 from algos.off_policy.td3 import TD3Config
 from algos.on_policy.ppo import PPOConfig
 from algos.types import ObservationSpec
-from jaxmarl_echelon import checkpoints
+from jaxmarl_echelon import checkpoints, evaluate
 from jaxmarl_echelon.command_line import compose_config, normalize_overrides
 from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.envs.episodes import EpisodeTask, start_episodes
@@ -37,6 +37,7 @@ from jaxmarl_echelon.training.program.agents import (
     make_controllers,
 )
 from jaxmarl_echelon.training.program.program import make_program
+from jaxmarl_echelon.training.program.round_robin import make_bank_controller
 from jaxmarl_echelon.training.rollouts import collect
 from jaxmarl_echelon.training.rollouts.spec import RolloutSpec
 
@@ -78,12 +79,13 @@ def saved_run(tmp_path_factory):
 
 def on_a_duel(**changes):
     given = {
+        "env": Duel(),
         "algo": PPOConfig(horizon=8, widths=(16,), num_minibatches=2),
         "total_env_steps": 64,
         "num_envs": 4,
     }
     given |= {"curriculum": constant_curriculum, "window": 8, "episode_rows": 8}
-    return build.RunConfig(env=Duel(), **given | changes)
+    return build.RunConfig(**given | changes)
 
 
 def test_both_learn_each_with_settings_of_its_own():
@@ -282,6 +284,52 @@ def test_a_frozen_role_does_not_explore():
     best, action = jax.device_get(act(jax.random.key(0)))
     np.testing.assert_array_equal(action["red"], best)
     assert (action["blue"] != best).mean() > 0.25
+
+
+class Covert(Duel):
+    """The same with what the environments of games with hidden information declare."""
+
+    @property
+    def spec(self):
+        return dataclasses.replace(super().spec, hidden=True)
+
+
+def test_evaluations_with_hidden_information_sample_policies_and_do_not_explore():
+    """Epsilon is 1 in a new state. A round robin of such policies plays their best actions, too."""
+    algos = {"blue": DQNConfig(widths=(8,), horizon=8), "red": PPOConfig(horizon=8, widths=(8,))}
+    run = on_a_duel(env=Covert(), algo=algos["blue"], algos=algos, controllers={"red": "learner"})
+    program = make_program(run)
+    own = program.agents["blue"]
+    acting = {"evaluated": program.controllers(program.place(None))}
+    acting["sampled"] = program.controllers(program.place(None), greedy=False)
+    acting["training"] = make_controllers(run, run.env, program.agents, {}, greedy=False)
+
+    @jax.jit
+    def act(key):
+        policies = {name: one.policy_state(one.init(key)) for name, one in program.agents.items()}
+        begun = start_episodes(run.env, key, lambda _key: EpisodeTask(run.env.default_params()), 256)
+        view, reset = ControllerView(begun.env, begun.params, begun.time), jnp.ones(256, bool)
+        given = {
+            name: {role: one[role].act(key, policies[role], (), view, reset)[1] for role in policies}
+            for name, one in acting.items()
+        }
+        bank = jax.tree.map(lambda x: jnp.stack([x, x]), policies["blue"])
+        banked = make_bank_controller(own, run.env.spec.role("blue"), bank)
+        given["bank"] = {"blue": banked.act(key, None, (), view, reset)[1]}
+        best = {
+            name: one.greedy(policies[name], begun.time.obs[name], (), None, None)[0][..., 0]
+            for name, one in program.agents.items()
+        }
+        return best, given
+
+    best, given = jax.device_get(act(jax.random.key(0)))
+    for name in ("evaluated", "sampled", "bank"):
+        np.testing.assert_array_equal(given[name]["blue"], best["blue"], err_msg=name)
+    assert (given["training"]["blue"] != best["blue"]).mean() > 0.25
+    assert (given["evaluated"]["red"] != best["red"]).mean() > 0.25
+    assert evaluate.judging_spec(program).hidden
+    alone = make_program(dataclasses.replace(run, algos={}, controllers={}))
+    assert not evaluate.judging_spec(alone).hidden
 
 
 @pytest.mark.thorough
