@@ -69,6 +69,7 @@ def vectorize_over_agents(agent: Agent, number: int) -> Agent:
 
     return agent._replace(
         init=init,
+        init_with=_vectorize_init_with(agent.init_with, number),
         act=act,
         greedy=greedy,
         value=None if agent.value is None else value,
@@ -80,6 +81,13 @@ def vectorize_over_agents(agent: Agent, number: int) -> Agent:
         hyper=None if agent.hyper is None else hyper,
         with_world=None if agent.with_world is None else with_world,
     )
+
+
+def _vectorize_init_with(init_with: Callable | None, number: int) -> Callable | None:
+    """Vectorises `Agent.init_with` over agents, which share the frozen arrays; None without any."""
+    if init_with is None:
+        return None
+    return lambda key, frozen: jax.vmap(init_with, (0, None))(jax.random.split(key, number), frozen)
 
 
 def split_agent_axis(tree: PyTree, axis: int) -> PyTree:

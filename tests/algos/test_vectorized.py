@@ -9,6 +9,7 @@ import pytest
 from arrays import numbers
 
 from algos.off_policy.sac import SACConfig
+from algos.on_policy.distillation import Teacher
 from algos.on_policy.ppo import PPOConfig
 from algos.stacked_agents import vectorize_over_agents, vectorize_over_groups
 from algos.types import ActionSpec, Rollout, Transition
@@ -142,6 +143,18 @@ def test_each_agent_acts_values_and_teaches_with_its_own_parameters(make):
     _, greedy, value = answer
     assert (np.ptp(value, axis=1) > 1e-3).any()
     assert not (greedy[0][:, 1, 0] == 0).any()
+
+
+def test_learners_per_agent_have_one_teacher():
+    """The first state, to which a run passes the teacher's parameters, has them as if they were constants."""
+    taught = ppo()
+    teacher = Teacher(taught, taught.policy_state(jax.jit(taught.init)(jax.random.key(1))))
+    config = PPOConfig(**PPO | {"sampling": "sequential", "teacher": "RUN"})
+    agent = vectorize_over_agents(config.make((F,), DISCRETE, samples=E, teacher=teacher), A)
+    first = jax.jit(lambda key: (agent.init(key), agent.init_with(key, agent.frozen)))
+    own, given = jax.device_get(first(jax.random.key(0)))
+    jax.tree.map(np.testing.assert_array_equal, own, given)
+    assert all(x.shape[0] == A for x in jax.tree.leaves(given))
 
 
 @pytest.mark.parametrize("shape", [(A,), (A, E, A)])
