@@ -166,7 +166,9 @@ def reshape_to_segments(state: OnPolicyState, rollout: Rollout, hyper: Hyper, nu
     if rollout.skip is not None:
         last_skip = require_given("last_skip", rollout.last_skip)
         waits = jnp.concatenate([rollout.skip[length::length], last_skip[None]]).reshape(-1)
-    return within.replace(carry=carry, last_value=following.reshape(-1), last_skip=waits)
+    rows = within.replace(carry=carry, last_value=following.reshape(-1), last_skip=waits)
+    # The rewards of a decision whose agent waits into its next segment are incomplete in this one.
+    return rows.without_open_decisions()
 
 
 def split_into_segments(x: jax.Array, number: int) -> jax.Array:

@@ -127,6 +127,21 @@ def test_decisions_whose_rewards_come_after_the_rollout_are_not_learnt_from():
     assert advantage[4, 0] == 0 and abs(advantage[alive].mean()) < 1e-6
 
 
+def test_decisions_whose_rewards_come_after_their_segment_are_not_learnt_from():
+    """The first two agents wait into the second half of the rollout; the game of the second ends before."""
+    acts = np.ones((6, E), bool)
+    acts[3, :2] = acts[2, 1] = False
+    ends = np.zeros((6, E), bool)
+    ends[2, 1] = True
+    rollout = rollout_of(np.float32(acts), acts, boundary=ends, skip=~acts, last_skip=np.zeros(E, bool))
+    config = PPOConfig(gamma=GAMMA, sampling="sequential", horizon=3, segments_per_agent=2)
+    batch = prepare_segments(config, state_of(), rollout, config.initial_hyper(1))
+    wanted = acts.copy()
+    wanted[2, 0] = False
+    learnt_from = np.asarray(batch.learning).reshape(3, 2, E).swapaxes(0, 1).reshape(6, E)
+    np.testing.assert_array_equal(learnt_from, wanted)
+
+
 def test_time_goes_on_for_an_agent_that_is_out():
     """It is centred and counted as if it acted: a mean above 0 must not reward agents for being out."""
     reward = np.random.default_rng(1).normal(size=(6, E)).astype(np.float32)
