@@ -87,7 +87,8 @@ class PPOSettings(OnPolicySettings):
     OPTIMIZER_TRACED: ClassVar[dict[str, dict[str, tuple[float, float]]]] = {
         "adamw": {"weight_decay": (0.0, math.inf)},
         "muon": {"weight_decay": (0.0, math.inf), "muon_momentum": (0.0, 1.0 - 1e-7)},
-        "schedule_free": {"weight_decay": (0.0, math.inf)},
+        # The average is divided by its weight in the points at which gradients are taken.
+        "schedule_free": {"weight_decay": (0.0, math.inf), "adam_beta1": (1e-3, 1.0 - 1e-7)},
     }
     ANNEALED: ClassVar[tuple[str, ...]] = (*OnPolicySettings.ANNEALED, "clip")
     OPTIONAL: ClassVar[tuple[str, ...]] = (*OnPolicySettings.OPTIONAL, "value_clip", "target_kl")
@@ -165,8 +166,8 @@ class PPOSettings(OnPolicySettings):
         super().__post_init__()
         teacher = self.TEACHER_TRACED, self.TEACHER_VALUE_TRACED
         for ranges in (self.SEGMENT_TRACED, *teacher, *self.OPTIMIZER_TRACED.values()):
-            for key, (low, high) in ranges.items():
-                require_range(key, getattr(self, key), low, high)
+            for key in (key for key in ranges if key not in self.TRACED):
+                require_range(key, getattr(self, key), *ranges[key])
         for key in ("minibatch_size", "batch_size"):
             if getattr(self, key) is not None:
                 require_count(key, getattr(self, key))

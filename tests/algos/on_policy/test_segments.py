@@ -293,6 +293,7 @@ def test_other_optimisers_take_the_step(optimizer):
         ({"batch_size": 128}, "batch_size=128: must be segments_per_agent"),
         ({"burn_in": 8}, "burn_in=8: must be a whole number from 0 to 7"),
         ({"value_widths": (8,)}, "value_widths=.*: must be null with core.kind=gru"),
+        ({"optimizer": "schedule_free", "adam_beta1": 0.0}, "adam_beta1=0.0: must be a number from 0.001 to"),
         ({"core": {"kind": "rnn"}}, "kind=rnn: unknown; allowed: none, lstm, gru, mingru"),
         (
             {"policy_advantage": "vtrace", "normalize_advantage": "batch"},
