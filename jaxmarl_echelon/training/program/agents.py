@@ -133,7 +133,7 @@ def make_pool_role(
     """Builds the description of the role that a pool plays; None without a pool.
 
     Frozen policies that act by the same program as the pool's learner, apart from their parameters, are
-    stored in the pool's bank.
+    stored in the pool's bank; but not those whose learners explore, as the bank's policies do.
     """
     if (role := config.pooled) is None:
         return None
@@ -144,7 +144,8 @@ def make_pool_role(
     pinned = tuple(
         number
         for number, name in names.items()
-        if same_arrays_as(agents[owner], frozen[name].state)
+        if not frozen[name].agent.explores
+        and same_arrays_as(agents[owner], frozen[name].state)
         and acts_by_same_program(agents[owner], *frozen[name], config.env.spec.role(role))
     )
     pool = make_pool(
@@ -231,9 +232,9 @@ def make_pool_controller(
     asked, fixed = single_seat_role(env, role), {}
     for number, (name, state) in enumerate(zip(config.pool.fixed, seat.fixed, strict=True)):
         if state is not None:
-            fixed[number] = controllers.make_learner_controller(
-                frozen[state].agent, asked, state, greedy=greedy
-            )
+            theirs = frozen[state].agent
+            modes = greedy or theirs.explores
+            fixed[number] = controllers.make_learner_controller(theirs, asked, state, greedy=modes)
         elif number not in seat.pool.pinned:
             policy = controllers.find_script(env, role.name, name, "pool.fixed")
             fixed[number] = controllers.make_script_controller(policy)

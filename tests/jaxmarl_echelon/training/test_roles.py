@@ -22,6 +22,7 @@ from jaxmarl_echelon import checkpoints, evaluate
 from jaxmarl_echelon.command_line import compose_config, normalize_overrides
 from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.envs.episodes import EpisodeTask, start_episodes
+from jaxmarl_echelon.selfplay.settings import PoolSettings
 from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
 from jaxmarl_echelon.training.acting.controllers import Controller, switch_controller, to_space
@@ -29,12 +30,15 @@ from jaxmarl_echelon.training.acting.state import ControllerView, RunState
 from jaxmarl_echelon.training.config import build
 from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.host import loop
+from jaxmarl_echelon.training.opponents.pool_role import Opponents
 from jaxmarl_echelon.training.program.agents import (
     FrozenPolicy,
+    fixed_policy_name,
     load_frozen_policies,
     load_frozen_policy,
     make_agents,
     make_controllers,
+    make_pool_role,
 )
 from jaxmarl_echelon.training.program.program import make_program
 from jaxmarl_echelon.training.program.round_robin import make_bank_controller
@@ -284,6 +288,29 @@ def test_a_frozen_role_does_not_explore():
     best, action = jax.device_get(act(jax.random.key(0)))
     np.testing.assert_array_equal(action["red"], best)
     assert (action["blue"] != best).mean() > 0.25
+
+
+def test_a_frozen_opponent_of_a_pool_does_not_explore():
+    """It has the learner's program, but no place in the bank, whose policies do."""
+    pool = PoolSettings(capacity=2, groups=2, mode="fixed", fixed=("frozen:RUN",), hold=1)
+    algo = DQNConfig(widths=(8,), horizon=8)
+    run = on_a_duel(algo=algo, controllers={"red": "pool:blue"}, pool=pool)
+    env, own = run.env, make_agents(run)["blue"]
+    state = jax.jit(lambda key: own.policy_state(own.init(key)))(jax.random.key(1))
+    frozen = {fixed_policy_name(0): FrozenPolicy(own, state)}
+    assert make_pool_role(run, {"blue": own}, frozen).pool.pinned == ()
+    acting = make_controllers(run, env, {"blue": own}, frozen, greedy=False)["red"]
+
+    @jax.jit
+    def act(key):
+        begun = start_episodes(env, key, lambda _key: EpisodeTask(env.default_params()), 256)
+        view, reset = ControllerView(begun.env, begun.params, begun.time), jnp.ones(256, bool)
+        bank = jax.tree.map(lambda x: jnp.stack([x, x]), state)
+        met = Opponents(state, bank, jnp.full(2, pool.first_fixed), (state,), jnp.zeros(2, jnp.int32))
+        _, action, _ = acting.act(key, met, acting.init(256), view, reset)
+        return action, own.greedy(state, begun.time.obs["red"], (), None, None)[0][..., 0]
+
+    np.testing.assert_array_equal(*act(jax.random.key(0)))
 
 
 class Covert(Duel):
