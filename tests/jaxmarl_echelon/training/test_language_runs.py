@@ -170,7 +170,7 @@ def test_a_frozen_run_shares_the_base_and_lies_in_the_bank(run, tmp_path):
 
 @pytest.mark.thorough
 def test_snapshots_and_scripts_play_a_tournament(run):
-    entries, program, sides = load_entrants(str(run), "latest", 1)
+    entries, program, sides, _ = load_entrants(str(run), "latest", 1)
     assert len(entries) == 2
     policies = jax.tree.map(lambda *x: jnp.stack(x), *entries.values())
     scores = jax.jit(
