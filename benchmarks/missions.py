@@ -2,6 +2,7 @@
 
     python benchmarks/missions.py [--envs 256] [--turns 5]         # steps/s in turns, bytes, compile seconds
     python benchmarks/missions.py --behaviour [--episodes 168] [KEY=VALUE ...]   # success by verb of scripts
+    python benchmarks/missions.py --criteria [--episodes 168] [KEY=VALUE ...]   # what the script reaches
     python benchmarks/missions.py --pay [--episodes 168] [KEY=VALUE ...]   # reward for acting by verb, phase
     python benchmarks/missions.py --credit [--episodes 168] [KEY=VALUE ...]   # credit by verb and kind
 
@@ -14,7 +15,9 @@ that does nothing, in the same episodes, with the weights and the difficulty of 
 positive, the rewards teach idleness. Credit is that of the heuristic team's mechs at the end of the same
 episodes, unweighted. The correlation r of its sum over the squad with success is negative if worse teams
 get more credit. "None" is the share of mechs with a credit below .001, "spread" the standard deviation of
-credit within a squad.
+credit within a squad. Criteria are those of the curriculum (`curriculum=` chooses another than `missions4`):
+what the heuristic team reaches in each phase, in phases with exams at full fire, and in parentheses what the
+phase asks for, margin included.
 """
 
 import argparse
@@ -144,8 +147,9 @@ def measure_cost(console, num_envs: int, steps: int, turns: int) -> None:
 
 def read_missions(overrides: Sequence[str]):
     """Reads the run configuration of missions with their curriculum; `env=` chooses another size."""
-    chosen = [] if any(one.startswith("env=") for one in overrides) else [f"env={MISSIONS}"]
-    return read(*chosen, *overrides, "curriculum=missions4")
+    chosen = {"env": MISSIONS, "curriculum": "missions4"}
+    given = {one.partition("=")[0] for one in overrides}
+    return read(*(f"{key}={name}" for key, name in chosen.items() if key not in given), *overrides)
 
 
 def play_scripts(env, names: Sequence[str], number: int, record: Callable | None = None) -> Callable:
@@ -193,6 +197,47 @@ def measure_behaviour(console, number: int, overrides) -> None:
         cells = [f"{np.mean(values):.2f}" if values.size else "" for values in shown]
         table.add_row(name, f"{mission.mean():.2f} [{low:.2f}, {high:.2f}]", *cells)
     console.print(table)
+
+
+def measure_criteria(console, number: int, overrides) -> None:
+    """Prints what the heuristic team reaches in each phase, by criterion, and what the phase asks for."""
+    config = read_missions(overrides)
+    env, curriculum = config.env, config.curriculum(config.env)
+    play, start = play_scripts(env, ("heuristic",), number), curriculum.init()
+    rows = {}
+    for phase, name in enumerate(curriculum.stages):
+        told = curriculum.metrics(start.replace(course=start.course.replace(phase=jnp.int32(phase))))
+        results = jax.device_get(play(jnp.int32(0), curriculum.stage_params(start, jnp.int32(phase))).results)
+        rows[name] = reached_and_asked(results, jax.device_get(told))
+    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+    title = f"reached by blue's heuristic team (asked for), {number} episodes by phase"
+    table = Table("phase", *columns, title=title, title_justify="left")
+    for name, row in rows.items():
+        table.add_row(name, *(row.get(column, "") for column in columns))
+    console.print(table)
+
+
+def reached_and_asked(results: dict[str, np.ndarray], told: dict[str, np.ndarray]) -> dict[str, str]:
+    """Returns cells of the table of criteria by criterion: the mean of episodes, and the target, if any.
+
+    Args:
+      results: `[N]` by name.
+      told: metrics of a curriculum in that phase.
+    """
+    mission = results["mission"]
+    by_verb = [mission[results["task"] == verb].mean() for verb in np.unique(results["task"])]
+    reached = {"score": mission.mean(), "variance": np.var(by_verb)}
+    for key in told:
+        if key.endswith("/above"):
+            name = key.split("/")[-2]
+            reached[name] = np.mean(mission >= COMPLETED if name in ("completed", "win") else results[name])
+    asked = {name: told.get(f"curriculum/criteria/{name}/above", np.nan) for name in reached}
+    asked["variance"] = told["curriculum/criteria/variance/at_most"]
+    digits = {"variance": 3}
+    return {
+        name: f"{value:.{digits.get(name, 2)}f}" + (f" ({asked[name]:g})" if np.isfinite(asked[name]) else "")
+        for name, value in reached.items()
+    }
 
 
 def discounted_rewards(frames, gamma: float) -> np.ndarray:
@@ -352,6 +397,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=32, help="decisions of a rollout")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--behaviour", action="store_true", help="measure success of scripts instead")
+    parser.add_argument("--criteria", action="store_true", help="measure what a script reaches by phase")
     parser.add_argument("--pay", action="store_true", help="measure rewards for acting instead")
     parser.add_argument("--credit", action="store_true", help="measure credit instead")
     parser.add_argument("--episodes", type=int, default=168)
@@ -362,6 +408,8 @@ def main() -> None:
         measure_pay(console, given.episodes, given.overrides)
     elif given.credit:
         measure_credit(console, given.episodes, given.overrides)
+    elif given.criteria:
+        measure_criteria(console, given.episodes, given.overrides)
     elif given.behaviour:
         measure_behaviour(console, given.episodes, given.overrides)
     else:
