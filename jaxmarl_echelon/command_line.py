@@ -26,7 +26,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 from algos.compiler import provide_collective_threads
 from algos.defaults import config_directory
-from jaxmarl_echelon.config_keys import flatten_leaves, unknown_key_message
+from jaxmarl_echelon.config_keys import (
+    flatten_leaves,
+    following_settings,
+    restore_following,
+    unknown_key_message,
+)
 from jaxmarl_echelon.config_sources import Sources
 from jaxmarl_echelon.terminal import lossy_output
 from jaxmarl_echelon.unknown_options import unknown_option_message
@@ -235,7 +240,10 @@ def compose_config(
             chosen = {k: v for k, v in config.hydra.runtime.choices.items() if "hydra" not in k}
             with open_dict(config):
                 del config["hydra"]
+            following = following_settings(config)
             OmegaConf.resolve(config)
+            # These change with the learner's, in variants of the run and when it is resumed.
+            restore_following(config, following)
             return config, chosen
     except (HydraException, OmegaConfBaseException, TypeError) as error:
         raise UsageError(_explain(error, overrides, sources)) from error

@@ -1,11 +1,16 @@
 """Dotted keys of a configuration, and messages for unknown ones."""
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
 from algos.checks import LISTED, find_similar
+
+# Key of saved configurations for `following_settings`.
+FOLLOWS = "follows"
+_FOLLOWING = re.compile(r"\$\{[^}]*\balgo\.")
 
 
 def flatten_leaves(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -15,6 +20,34 @@ def flatten_leaves(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         inside = isinstance(value, Mapping) and len(value) > 0
         found |= flatten_leaves(value, f"{prefix}{key}.") if inside else {f"{prefix}{key}": value}
     return found
+
+
+def following_settings(config: DictConfig) -> dict[str, str]:
+    """Returns the numbers that follow one of the learner's by an interpolation, by dotted key.
+
+    An example is the discount of potentials, `env.gamma` of missions.
+    """
+    plain = flatten_leaves(cast(dict[str, Any], OmegaConf.to_container(config)))
+    found = {key: text for key, text in plain.items() if isinstance(text, str) and _FOLLOWING.search(text)}
+    return {key: text for key, text in found.items() if is_number(OmegaConf.select(config, key))}
+
+
+def restore_following(config: DictConfig, following: Mapping[str, str]) -> None:
+    """Makes the settings of a resolved configuration follow the learner's, see `following_settings`."""
+    for key, text in following.items():
+        OmegaConf.update(config, key, text)
+
+
+def plain_config(config: DictConfig, choices: Mapping[str, str]) -> dict[str, Any]:
+    """Returns a configuration as plain data to be saved: with the groups' options, and what follows what."""
+    plain = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True)) | {"choices": dict(choices)}
+    following = following_settings(config)
+    return plain | ({FOLLOWS: following} if following else {})
+
+
+def is_number(value: Any) -> bool:
+    """Whether a setting is a number, and no switch."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def unknown_key_message(override: str, key: str, node: DictConfig) -> str:

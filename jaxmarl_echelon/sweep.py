@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from jaxmarl_echelon import command_line, optional_packages, processes, run_folders
+from jaxmarl_echelon.config_keys import plain_config
 from jaxmarl_echelon.config_sources import MAIN, Sources
 from jaxmarl_echelon.envs import contract
 from jaxmarl_echelon.searching import best_settings, trial_tables
@@ -226,7 +227,7 @@ class Search:
         layout = devices.choose_layout(self.config.devices, len(members), self.config.shards, grouped=True)
         memory.check_replay(members[0].config, len(members), layout)
         read = [input_files.hash_input_files(member.config) for member in members]
-        plain = OmegaConf.to_container(self.config, resolve=True) | {"choices": self.choices}
+        plain = plain_config(self.config, self.choices)
         resolved = input_files.with_absolute_paths(plain, {k: v for one in read for k, v in one.items()})
         place.mkdir(parents=True, exist_ok=True)
         base_models.store_bases(members[0].config, resolved, place)

@@ -22,7 +22,7 @@ from rich.console import Console
 from algos.on_policy.update_sizes import UpdateSizes
 from jaxmarl_echelon import checkpoints, command_line, optional_packages, processes, run_folders
 from jaxmarl_echelon.command_line import AUTO, PACKAGED
-from jaxmarl_echelon.config_keys import unknown_key_message
+from jaxmarl_echelon.config_keys import plain_config, unknown_key_message
 from jaxmarl_echelon.config_sources import MAIN, Sources
 from jaxmarl_echelon.envs import contract
 from jaxmarl_echelon.reporting.learning_curve import draw_learning_curve
@@ -204,8 +204,7 @@ def read_job(config: DictConfig, choices: dict[str, str], layout: DeviceLayout =
     """Reads and validates the configuration; raises a one-line ValueError before files are written."""
     optional_packages.require_packages(config, choices)
     # Not saved: processes are started again when the run continues, each with its own settings.
-    own = {"choices": choices, "distributed": processes.OFF}
-    resolved = OmegaConf.to_container(config, resolve=True) | own
+    resolved = plain_config(config, choices) | {"distributed": processes.OFF}
     if variants.is_group(config):
         members = variants.expand_members(config, choices)
         read = {

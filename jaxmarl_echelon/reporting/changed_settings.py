@@ -9,7 +9,9 @@ from jaxmarl_echelon import command_line
 from jaxmarl_echelon.config_keys import flatten_leaves
 
 # Written by a run into its configuration, or telling where it runs.
-_APART = ("choices", "files", "shards", "distributed", "run_name", "output_dir", "tracking", "resume")
+_APART = (
+    "choices", "files", "follows", "shards", "distributed", "run_name", "output_dir", "tracking", "resume",
+)  # fmt: skip
 _TUNING = "tuning"
 UNSET = "(not set)"
 
@@ -34,7 +36,7 @@ def find_changed_settings(config: Mapping[str, Any]) -> list[ChangedSetting]:
     apart = (*_APART, *(key for key in choices if key not in known))
     overrides = [f"{key}={option}" for key, option in known.items() if key != _TUNING]
     default, _ = command_line.compose_config([*overrides, f"{_TUNING}=none"])
-    before = flatten_leaves(cast(dict[str, Any], OmegaConf.to_container(default)))
+    before = flatten_leaves(cast(dict[str, Any], OmegaConf.to_container(default, resolve=True)))
     after = flatten_leaves(config)
     return [
         ChangedSetting(key, str(before.get(key, UNSET)), str(value))

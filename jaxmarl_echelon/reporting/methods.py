@@ -13,9 +13,9 @@ from jaxmarl_echelon.reporting.recorded_runs import RecordedRun, read_runs
 # and how a run is executed and recorded.
 _APART = (
     "seed", "seeds", "ablate", "variants", "sweep", "samples", "run_name", "output_dir", "resume",
-    "distributed", "devices", "threads", "shards", "tracking", "choices", "files", "updates_per_chunk",
-    "compilation", "checkpoint_every", "eval_every", "eval_episodes", "episode_rows", "replay", "video_every",
-    "profile",
+    "distributed", "devices", "threads", "shards", "tracking", "choices", "files", "follows",
+    "updates_per_chunk", "compilation", "checkpoint_every", "eval_every", "eval_episodes", "episode_rows",
+    "replay", "video_every", "profile",
 )  # fmt: skip
 _MOST_KEYS = 3
 

@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from algos.defaults import read_defaults
 from algos.on_policy.update_sizes import UpdateSizes
 from algos.settings import AUTO, LearnerSettings
+from jaxmarl_echelon.config_keys import FOLLOWS, restore_following
 from jaxmarl_echelon.envs import contract
 from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.selfplay.credit import TransformSettings
@@ -146,11 +147,12 @@ def read_saved_config(metadata: Mapping[str, Any]) -> DictConfig:
     Files that have moved with their project get their current names, see `input_files.relocate_files`.
     """
     plain = input_files.relocate_files(metadata["config"])
-    config = OmegaConf.create(PLACE | {k: v for k, v in plain.items() if k != "choices"})
-    # Saved configurations are resolved; restore the interpolation, so that overriding `precision` works.
+    config = OmegaConf.create(PLACE | {k: v for k, v in plain.items() if k not in ("choices", FOLLOWS)})
+    # Saved configurations are resolved; restore interpolations, so that overriding `precision` works.
     for node in (config.algo, *(config.get("algos") or {}).values()):
         if "compute_dtype" in node and node.compute_dtype == config.get("precision"):
             node.compute_dtype = "${precision}"
+    restore_following(config, plain.get(FOLLOWS) or {})
     OmegaConf.set_struct(config, True)
     return config
 

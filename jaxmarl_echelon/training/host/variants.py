@@ -7,6 +7,7 @@ from typing import Any
 import jax
 from omegaconf import DictConfig, OmegaConf
 
+from jaxmarl_echelon.config_keys import flatten_leaves, plain_config
 from jaxmarl_echelon.envs import check_env
 from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.selfplay.matchmaking import MIRROR
@@ -80,7 +81,8 @@ def expand_members(
     if samples is None:
         require_varying_keys(config, base, drawn)
     result, played = [], None
-    for variant, changes in read_variants(config, drawn).items():
+    for variant, chosen in read_variants(config, drawn).items():
+        changes = chosen | following_changes(config, chosen)
         require_numbers_only(config, base, variant, changes, drawn=variant in drawn)
         # Environments take long to build, and numbers of learners do not change them.
         env = None if changes_task(changes) else base.env
@@ -93,10 +95,25 @@ def expand_members(
                 played = played or check_env.trace_decision(base.env, base.env.default_params())
                 require_same_program(f"variants.{variant}: {dict(changes)}", base.env, run.env, played)
             env = run.env
-            plain = OmegaConf.to_container(own) | {"choices": dict(choices)}
+            plain = plain_config(own, choices)
             resolved = input_files.with_absolute_paths(plain, input_files.hash_input_files(run))
             result.append(Member(name, variant, run, resolved, changes))
     return result
+
+
+def following_changes(config: DictConfig, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings of the task that follow changed ones of learners, such as the discount of potentials.
+
+    Those that are among the `changes` themselves are left out.
+    """
+    learnt = {key: value for key, value in changes.items() if key.partition(".")[0] in LEARNER}
+    if not learnt:
+        return {}
+    before, after = (
+        flatten_leaves({key: OmegaConf.to_container(one, resolve=True).get(key) or {} for key in TASK})
+        for one in (config, change_settings(config, learnt))
+    )
+    return {key: value for key, value in after.items() if before[key] != value and key not in changes}
 
 
 def plan_population(config: DictConfig, members: Sequence[Member]) -> PopulationPlan | None:
@@ -124,6 +141,10 @@ def plan_population(config: DictConfig, members: Sequence[Member]) -> Population
                 )
     require_comparable_scores(config, members[0].config)
     numbers = tuple(adapted_numbers(config, members[0].config))
+    for key in settings.keys:
+        # Half of a number is another one.
+        for other in following_changes(config, {key: 0.5 * (OmegaConf.select(config, key) or 1.0)}):
+            raise ValueError(f"pbt.keys={key}: {other} follows it and must not change; set {other}")
     return PopulationPlan(settings, numbers, tuple(seeds))
 
 

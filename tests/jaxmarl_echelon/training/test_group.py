@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon import checkpoints, command_line, evaluate
+from jaxmarl_echelon.config_keys import plain_config
 from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.envs.base import ScriptedPolicy
 from jaxmarl_echelon.tracking.base import Tracker
@@ -24,6 +25,7 @@ from jaxmarl_echelon.tracking.csv_sink import CsvSink
 from jaxmarl_echelon.tracking.mlflow_sink import MlflowSink
 from jaxmarl_echelon.tracking.wandb_sink import MEAN, WandbSink
 from jaxmarl_echelon.training.acting.random_streams import Stream, run_key, stream_key
+from jaxmarl_echelon.training.config import build
 from jaxmarl_echelon.training.config.build import RunConfig
 from jaxmarl_echelon.training.host import group_members, loop, reference_scores, variants, vectorized_runs
 from jaxmarl_echelon.training.host.compile import compile_program
@@ -253,6 +255,42 @@ def test_variants_change_any_number():
     _, mild = variants.expand_members(config, choices)
     assert float(mild.config.env.default_params().reward["pressure"]["bonus"]) == pytest.approx(0.01)
     assert OmegaConf.create(mild.resolved).reward.components.pressure.bonus == 0.01
+
+
+def test_the_discount_of_potentials_follows_the_learners():
+    missions = ["env=echelon_missions_small", "tuning=none"]
+    config, _ = command_line.compose_config(missions)
+    assert variants.following_changes(config, {"algo.gamma": 0.5}) == {"env.gamma": 0.5}
+    assert variants.following_changes(config, {"algo.clip": 0.1}) == {}
+    fixed, _ = command_line.compose_config([*missions, "env.gamma=0.9"])
+    assert variants.following_changes(fixed, {"algo.gamma": 0.5}) == {}
+
+
+def test_settings_of_the_task_follow_the_learners_numbers_of_a_variant():
+    bonus = "reward.components.pressure.bonus"
+    typed = ["variants={hasty: {algo.gamma: 0.5}}", f"{bonus}=${{algo.gamma}}"]
+    config, choices = compose(*typed)
+    _, hasty = variants.expand_members(config, choices)
+    assert float(hasty.config.env.default_params().reward["pressure"]["bonus"]) == 0.5
+    assert hasty.changes == {"algo.gamma": 0.5, bonus: 0.5}
+    assert OmegaConf.select(OmegaConf.create(hasty.resolved), bonus) == 0.5
+    assert group_members.name_scored_task(hasty, "baseline") == "baseline"
+    config, choices = compose("seeds=2", "pbt={every: 1, keys: [algo.gamma]}", typed[1])
+    with pytest.raises(ValueError) as caught:
+        variants.plan_population(config, variants.expand_members(config, choices))
+    assert str(caught.value) == f"pbt.keys=algo.gamma: {bonus} follows it and must not change; set {bonus}"
+
+
+def test_settings_that_follow_the_learners_do_so_in_a_resumed_run():
+    """Saved configurations have the numbers, for those who read them, and what they follow."""
+    config, choices = command_line.compose_config(["env=echelon_missions_small", "tuning=none"])
+    saved = plain_config(config, choices)
+    before = build.read_saved_config({"config": saved})
+    after, _ = command_line.apply_overrides(before, choices, ["algo.gamma=0.5"])
+    assert (saved["env"]["gamma"], before.env.gamma, after.env.gamma) == (0.99, 0.99, 0.5)
+    assert plain_config(before, choices) == saved | {
+        key: value for key, value in build.PLACE.items() if key not in saved
+    }
 
 
 @pytest.mark.parametrize(
