@@ -2,7 +2,7 @@
 
 import csv
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -200,16 +200,20 @@ def group_score(members: Sequence[Member], records: Sequence[RunRecord], score: 
 
 
 def variant_rows(
-    members: Sequence[Member], records: Sequence[RunRecord], column: str | None
+    members: Sequence[Member],
+    records: Sequence[RunRecord],
+    column: str | None,
+    diverged: Collection[str] = (),
 ) -> list[dict[str, Any]]:
     """Returns a row per variant with the score `column` (None: the return) of last and best evaluations.
 
-    Intervals are those of `interval_over_seeds`. Seeds without a score (all episodes quarantined) are left
-    out; without any seed, all values are NaN.
+    Intervals are those of `interval_over_seeds`. Seeds without a score (all episodes quarantined) and those
+    that have diverged, by name of the member, are left out; without any seed, all values are NaN.
     """
     rows = []
     for variant in dict.fromkeys(member.variant for member in members):
-        mine = [r for m, r in zip(members, records, strict=True) if m.variant == variant]
+        every = [(m, r) for m, r in zip(members, records, strict=True) if m.variant == variant]
+        mine = [record for member, record in every if member.name not in diverged]
         name = f"eval_agg/{column or 'avg_reward'}"
         last = [record.progress.last_eval[name] for record in mine]
         last = [score for score in last if math.isfinite(score)] or [math.nan]

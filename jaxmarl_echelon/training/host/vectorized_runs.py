@@ -125,13 +125,14 @@ class RunGroup(RunLoop):
         """
         results, reason, updates = [], "", self.progress.updates + self.config.updates_per_chunk
         for index, record in enumerate(self.records):
-            if record.folder.name in self.left:
+            # Only in a population does a member that has diverged go on, when it copies another one.
+            if record.folder.name in (self.left if self.plan else self.left | self.diverged):
                 record.progress.updates = updates
+                record.progress.seconds += seconds
                 results.append({})
                 continue
             try:
                 results.append(record.reports(take_member(reports, index, 1), seconds))
-                # A member of a population that has copied another one goes on.
                 self.diverged.discard(record.folder.name)
             except DivergedError as error:
                 if record.folder.name not in self.diverged:
@@ -167,18 +168,20 @@ class RunGroup(RunLoop):
     def assessed(self, state, assessment, seconds):
         """Logs an evaluation `[M, ...]` by member and the means over members; saves the members' checkpoints.
 
+        Members that have diverged are left out: single runs would have stopped.
+
         Returns:
           an empty list: the group itself saves no checkpoint because of a score.
         """
-        values = []
-        present = {
-            record.folder.name: record for record in self.records if record.folder.name not in self.left
-        }
+        values, gone = [], self.left | self.diverged
+        present = {record.folder.name: record for record in self.records if record.folder.name not in gone}
         for index, record in enumerate(self.records):
             if record.folder.name in present:
                 names = record.assessment(take_member(assessment, index), seconds)
                 self._save_member(state, index, names)
                 values.append(record.progress.last_eval)
+            else:
+                record.progress.seconds += seconds
         self.records[0].offer_replay(take_member(assessment, 0).result, self.tracker)
         means = mean_values(values)
         for score in self.records[0].scores:
@@ -228,6 +231,7 @@ class RunGroup(RunLoop):
         facts = {
             "step": self.step,
             "group": {record.folder.name: vars(record.progress) for record in self.records},
+            "diverged": sorted(self.diverged),
             "config": self.resolved,
             "environment": versioned_name(self.program.env.spec),
             "versions": package_versions(),
@@ -278,7 +282,7 @@ class RunGroup(RunLoop):
 
     def _variants(self):
         """Rows of the summary's table of variants."""
-        rows = variant_rows(self.members, self.records, self.records[0].judged_by)
+        rows = variant_rows(self.members, self.records, self.records[0].judged_by, self.diverged)
         if not selection_score.evaluations_are_informative(self.program.env):
             # The best policies were chosen by rating or time, which are not scores.
             rows = [row | {"best": math.nan} for row in rows]
@@ -359,6 +363,7 @@ def train_group(
         own = member.config, program, member.resolved, place, Tracker(sinks), progress
         records.append(RunRecord(*own, scored_on, member.variant))
     group = RunGroup(members, program, records, resolved, tracker, folder, layout, plan, watch, compiled_by)
+    group.diverged.update(facts.get("diverged", ()))
     total = group.config.updates * program.steps_per_update
     step = group.step if resume else None
     tells = selection_score.evaluations_are_informative(program.env)

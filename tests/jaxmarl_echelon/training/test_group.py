@@ -74,10 +74,10 @@ MEMBERS = [
 ONCE = Once()
 
 
-def train(folder, resume=None, stop_after=None, sinks=None):
+def train(folder, resume=None, stop_after=None, sinks=None, compiled_by=ONCE.compile):
     folder.mkdir(exist_ok=True)
     tracker = Tracker({"csv": CsvSink(), **(sinks or {})})
-    shared = {"program": ONCE.program(MEMBERS[0].config), "compiled_by": ONCE.compile}
+    shared = {"program": ONCE.program(MEMBERS[0].config), "compiled_by": compiled_by}
     return vectorized_runs.train_group(MEMBERS, {"seed": 3}, folder, tracker, resume, stop_after, **shared)
 
 
@@ -195,6 +195,34 @@ def test_a_resumed_group_equals_an_uninterrupted_one(trained, tmp_path):
         assert (halved / member.name / "eval.csv").read_text() == (
             whole / member.name / "eval.csv"
         ).read_text()
+
+
+def rows(path):
+    return list(csv.DictReader(path.open()))
+
+
+def test_members_that_have_diverged_are_in_no_mean_also_after_a_resume(tmp_path):
+    """Their policies still act, by the first action, and single runs would have stopped."""
+
+    def boundless(*given):
+        """With rewards of the second member whose square no number holds."""
+        compiled = ONCE.compile(*given)
+        state = compiled.init()
+        learner = state.policies[probes.ROLE]
+        scale = {"reward_scale": learner.hyper["reward_scale"].at[1].set(1e30)}
+        learner = learner.replace(hyper=learner.hyper | scale)
+        return compiled._replace(init=lambda: state.replace(policies={probes.ROLE: learner}))
+
+    folder, gone = tmp_path / "group", MEMBERS[1].name
+    assert train(folder, stop_after=2, compiled_by=boundless)["diverged"] == [gone]
+    summary = train(folder, resume=checkpoints.find_checkpoint(folder, "latest"))
+    assert summary["diverged"] == [gone] and [row["seeds"] for row in summary["variants"]] == [1, 2]
+    own = {member.name: rows(folder / member.name / "eval.csv") for member in MEMBERS}
+    assert [len(table) for table in own.values()] == [3, 1, 3, 3]
+    assert len(rows(folder / gone / "metrics.csv")) == 1
+    for index, row in enumerate(rows(folder / "eval.csv")):
+        found = [float(table[index]["avg_reward"]) for table in own.values() if index < len(table)]
+        assert float(row["avg_reward"]) == pytest.approx(np.mean(found))
 
 
 def test_every_member_is_a_run_of_its_own_in_wandb(tmp_path, monkeypatch):
