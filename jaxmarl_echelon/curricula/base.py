@@ -24,7 +24,9 @@ class Curriculum(NamedTuple):
       metrics: `(state) -> dict` of `curriculum/...` scalars; of stages `current_stage`, and as one is entered
         `decided_success`, the success in the stage that was left by which it was decided.
       evaluation: `(state) -> params` of the task that scores the run.
-      retasked: `(state, fresh) -> state`, the progress of `state` with the tasks of `fresh`.
+      retasked: `(state, fresh) -> state`, the progress of `state` with the tasks of `fresh`; episodes of a
+        current stage whose task has changed no longer count.
+      requeued: `(tickets, state, fresh) -> tickets`, likewise without running episodes of such a stage.
       tickets: `(num_envs) -> tickets`, queue of running episodes, kept between rollouts; separate from
         the state, whose shapes do not depend on E.
       tags: names of the tags of `EpisodeTask`, with the labels of their codes.
@@ -42,6 +44,7 @@ class Curriculum(NamedTuple):
     metrics: Callable
     evaluation: Callable
     retasked: Callable
+    requeued: Callable = lambda tickets, _state, _fresh: tickets
     tickets: Callable = lambda _num_envs: ()
     tags: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     stages: tuple[str, ...] = ()
@@ -72,6 +75,12 @@ def constant_curriculum(env, evaluation: dict | None = None) -> Curriculum:
         evaluation=lambda _state: jax.tree.map(jnp.asarray, scored),
         retasked=lambda _state, fresh: fresh,
     )
+
+
+def tasks_differ(ours: PyTree, theirs: PyTree) -> jax.Array:
+    """Whether two trees of task parameters differ in a number; NaN equals NaN."""
+    pairs = zip(*map(jax.tree.leaves, (ours, theirs)), strict=True)
+    return ~jnp.all(jnp.array([jnp.array_equal(*pair, equal_nan=True) for pair in pairs], bool))
 
 
 def read_task_params(env, settings: dict | None, where: str) -> PyTree:

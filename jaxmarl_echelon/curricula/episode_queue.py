@@ -124,6 +124,11 @@ def dequeue_episodes(tickets: EpisodeQueue, places: jax.Array) -> EpisodeQueue:
     )
 
 
+def empty_queue(tickets: EpisodeQueue, cleared: jax.Array) -> EpisodeQueue:
+    """Empties the queue where `cleared` (bool) is set, running episodes included."""
+    return dequeue_episodes(tickets, jnp.where(cleared, tickets.over.size, 0))
+
+
 def _numbered(mask: jax.Array) -> jax.Array:
     """Returns the row-major rank, from 0, of the set elements of `mask [T, E]`; others are undefined."""
     mask = mask.astype(jnp.int32)

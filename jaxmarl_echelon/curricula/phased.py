@@ -93,6 +93,7 @@ def phased_curriculum(
         advance=partial(_advance, criteria),
         metrics=partial(_metrics, criteria, env.spec),
         window=_longest(criteria),
+        restarted=_restarted,
         evaluated=partial(_evaluated, criteria),
     )
     return stages.build_staged_curriculum(env, table, rules, evaluation, role)
@@ -117,6 +118,17 @@ def _init(criteria: Criteria) -> PhaseProgress:
         advances=zero,
         forced=zero,
         regressions=zero,
+    )
+
+
+def _restarted(course: PhaseProgress) -> PhaseProgress:
+    """Returns the state without the counted episodes and evaluations of the current phase."""
+    return course.replace(
+        episodes=jnp.int32(0),
+        success=jnp.full_like(course.success, NO_PART),
+        below=jnp.int32(0),
+        eval_streak=jnp.int32(0),
+        eval_success=jnp.float32(-1.0),
     )
 
 

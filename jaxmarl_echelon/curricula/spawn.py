@@ -151,6 +151,7 @@ def spawn_curriculum(
         advance=partial(_advance, rates),
         metrics=partial(_metrics, rates),
         window=window,
+        restarted=_restarted,
     )
     return stages_lib.build_staged_curriculum(env, table, rules, evaluation)
 
@@ -169,6 +170,14 @@ def _init(rates: SpawnRules) -> SpawnProgress:
         cooldown=zero,
         advances=zero,
         regressions=zero,
+    )
+
+
+def _restarted(course: SpawnProgress) -> SpawnProgress:
+    """Returns the state without the counted episodes of the current stage; all new ones are of this stage."""
+    zero = jnp.int32(0)
+    return course.replace(
+        came_from=course.stage, episodes=zero, rate=jnp.float32(jnp.nan), above=zero, below=zero
     )
 
 
@@ -227,7 +236,7 @@ def _success_rate(rates: SpawnRules, course: SpawnProgress, success: jax.Array) 
         return one[0] * other[0], one[1] * other[0] + other[1]
 
     kept, gained = stages_lib.scan_by_doubling(then, (kept, gained), (1.0, 0.0))
-    return kept * course.rate + gained
+    return kept * jnp.where(course.episodes == 0, 0.0, course.rate) + gained
 
 
 def _next(rates: SpawnRules, stage: jax.Array) -> tuple[jax.Array, jax.Array]:

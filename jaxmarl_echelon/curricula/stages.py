@@ -16,7 +16,7 @@ from jax import lax
 from algos import checks
 from algos.types import PyTree
 from jaxmarl_echelon.curricula import episode_queue
-from jaxmarl_echelon.curricula.base import Curriculum, read_task_params
+from jaxmarl_echelon.curricula.base import Curriculum, read_task_params, tasks_differ
 from jaxmarl_echelon.envs import results
 from jaxmarl_echelon.envs.base import EnvSpec
 from jaxmarl_echelon.envs.episodes import EpisodeTask, Finished
@@ -67,6 +67,7 @@ class StageRules(NamedTuple):
         it are ignored.
       metrics: `(course) -> dict` of `curriculum/...` scalars.
       window: longest window, in episodes.
+      restarted: `(course) -> course`, without the counted episodes of the current stage.
       evaluated: `(course, score) -> course`, after an evaluation of the current stage.
     """
 
@@ -75,6 +76,7 @@ class StageRules(NamedTuple):
     advance: Callable
     metrics: Callable
     window: int
+    restarted: Callable
     evaluated: Callable = lambda course, _score: course
 
 
@@ -178,6 +180,14 @@ def build_staged_curriculum(
         moved = state.course.stage != course.stage
         return state, episode_queue.dequeue_episodes(tickets, jnp.where(moved, size, places))
 
+    def changed(state, fresh):
+        return tasks_differ(*(_select_stage_params(one.params, state.course.stage) for one in (state, fresh)))
+
+    def retasked(state, fresh):
+        again, other = rules.restarted(state.course), changed(state, fresh)
+        course = jax.tree.map(lambda x, y: jnp.where(other, x, y), again, state.course)
+        return StagedState(fresh.params, course)
+
     return Curriculum(
         init=init,
         draw=draw,
@@ -190,7 +200,8 @@ def build_staged_curriculum(
         stage=lambda state: state.course.stage,
         stage_params=lambda state, index: _select_stage_params(state.params, index),
         evaluated=lambda state, score, _: state.replace(course=rules.evaluated(state.course, score)),
-        retasked=lambda state, fresh: state.replace(params=fresh.params),
+        retasked=retasked,
+        requeued=lambda tickets, state, fresh: episode_queue.empty_queue(tickets, changed(state, fresh)),
     )
 
 

@@ -20,7 +20,7 @@ from sketched import train_sketched
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon import checkpoints, evaluate
 from jaxmarl_echelon.curricula.base import constant_curriculum
-from jaxmarl_echelon.curricula.stages import StageRules, build_staged_curriculum, read_stages
+from jaxmarl_echelon.curricula.phased import phased_curriculum
 from jaxmarl_echelon.tracking import tables
 from jaxmarl_echelon.training.acting import controllers
 from jaxmarl_echelon.training.acting.random_streams import run_key
@@ -71,17 +71,16 @@ def test_a_loaded_policy_is_that_of_its_checkpoint(run):
 
 def test_the_ladder_has_the_tasks_of_the_configuration_and_the_progress_of_the_checkpoint():
     def curriculum(level):
-        env, rows = staged_runs.Settings(), staged_runs.table(2)
+        rows = staged_runs.table(2)
         rows[1]["settings"]["level"] = level
-        stages = read_stages(env, "curriculum.stages", rows, None, ())
-        rules = StageRules(lambda: {"stage": 0}, *[None] * 3, window=3)
-        return build_staged_curriculum(env, stages, rules, None)
+        return phased_curriculum(staged_runs.Settings(), rows)
 
-    trained = curriculum(1.0).init().replace(course={"stage": 1})
+    trained = curriculum(1.0).init()
+    trained = trained.replace(course=trained.course.replace(stage=np.int32(1)))
     program = SimpleNamespace(curriculum=curriculum(7.0))
     made, course = evaluate.ladder_course(program, SimpleNamespace(curriculum=trained))
     levels = [float(made.stage_params(course, index)["level"]) for index in range(2)]
-    assert levels == [0.0, 7.0] and course.course == {"stage": 1}
+    assert levels == [0.0, 7.0] and course.course.stage == 1
 
 
 def duel_run(chosen):

@@ -15,7 +15,7 @@ from algos import checks
 from algos.defaults import FROM_FILE, take_defaults_from
 from algos.types import PyTree
 from jaxmarl_echelon.curricula import episode_queue, stages
-from jaxmarl_echelon.curricula.base import Curriculum, read_task_params
+from jaxmarl_echelon.curricula.base import Curriculum, read_task_params, tasks_differ
 from jaxmarl_echelon.curricula.missions import settings, significance, transitions
 from jaxmarl_echelon.curricula.missions.settings import VARIANCE, CurriculumParams
 from jaxmarl_echelon.curricula.missions.transitions import EpisodeMetrics, MissionProgress
@@ -128,9 +128,9 @@ def mission_curriculum(
 
 
 def _curriculum(
-    phases: tuple[str, ...], judge: WindowConfig, plan: CurriculumParams, tasks: tuple[PyTree, PyTree]
+    phases: tuple[str, ...], judge: WindowConfig, plan: CurriculumParams, given: tuple[PyTree, PyTree]
 ) -> Curriculum:
-    params, scored = tasks
+    params, scored = given
     size = max(stages.LEAST_QUEUE_CAPACITY, 2 * judge.window)
 
     def init():
@@ -159,13 +159,28 @@ def _curriculum(
         last, end = jnp.int32(len(phases) - 1), jnp.float32(1.0)
         return _posed(task, numbers, last, end, transitions.scheduled_weights(numbers, end), jnp.bool_(True))
 
+    def tasks(state):
+        """Everything that sets the task of the current phase, but for how its weights change within it."""
+        plan, phase = state.plan, state.course.phase
+        paid = transitions.scheduled_weights(plan, transitions.curriculum_progress(plan, phase, 0))
+        posed = _posed(state.params, plan, phase, jnp.float32(0.0), paid, jnp.bool_(False))
+        return posed, plan.exams[phase]
+
+    def changed(state, fresh):
+        return tasks_differ(tasks(state), tasks(fresh.replace(course=state.course)))
+
+    def retasked(state, fresh):
+        judged = jnp.where(changed(state, fresh), 0, state.course.judged)
+        return fresh.replace(course=state.course.replace(judged=judged))
+
     return Curriculum(
         init=init,
         draw=draw,
         update=lambda state, tickets, flow: _update(judge, state, tickets, flow),
         metrics=lambda state: _metrics(judge, state.plan, state.course),
         evaluation=evaluation,
-        retasked=lambda state, fresh: fresh.replace(course=state.course),
+        retasked=retasked,
+        requeued=lambda tickets, state, fresh: episode_queue.empty_queue(tickets, changed(state, fresh)),
         tickets=lambda num_envs: episode_queue.make_episode_queue(
             num_envs, size, transitions.empty_episode_metrics(judge.names)
         ),

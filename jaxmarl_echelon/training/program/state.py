@@ -79,9 +79,11 @@ def apply_config_to_restored(
     others = run.league
     if others is not None:
         others = jax.vmap(lambda one: apply_config_to_restored(agents, curriculum, one, fresh, hyper))(others)
-    return run.replace(
-        policies=policies, curriculum=curriculum.retasked(run.curriculum, fresh), league=others
-    )
+    tickets = run.tickets
+    if tickets is not None:
+        tickets = curriculum.requeued(tickets, run.curriculum, fresh)
+    course = curriculum.retasked(run.curriculum, fresh)
+    return run.replace(policies=policies, curriculum=course, tickets=tickets, league=others)
 
 
 def collect_hyper(agents: dict[str, Agent]) -> dict[str, Hyper]:

@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import mission_runs as runs
 import numpy as np
 import pytest
-from mission_reference import DWELL, SHAPE, WINDOW, Reference, agree, made, same
+from mission_reference import DWELL, SHAPE, SMALL, WINDOW, Reference, agree, made, same
 from mission_runs import METRICS
 
 from jaxmarl_echelon.curricula.missions import transitions
+from jaxmarl_echelon.curricula.missions.curriculum import mission_curriculum
 from jaxmarl_echelon.envs.echelon.missions import weights
 from jaxmarl_echelon.envs.echelon.missions.state import VERBS
 
@@ -163,6 +164,26 @@ def test_resuming_is_exact_within_a_phase():
         phase = int(state.course.phase)
     assert phase > 0 and int(tickets.length) > 0
     assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(state))
+
+
+EASIER = [runs.PHASES[0] | {"difficulty": [0.0, 0.1]}, *runs.PHASES[1:]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "kept"), [({}, True), ({"phases": EASIER}, False), ({"verbs": {"hold": 1.0}}, False)]
+)
+def test_episodes_of_a_task_that_has_changed_no_longer_count(changes, kept):
+    """The progress through the schedule goes on."""
+    curriculum, update, _ = made()
+    state = update(curriculum.init(), runs.rollout(*runs.episodes(np.random.default_rng(0), SHAPE, 0, 0.5)))
+    tickets = curriculum.tickets(2)
+    tickets = tickets.replace(length=jnp.int32(1), held=tickets.held.at[0].set(0))
+    other = mission_curriculum(runs.Missions(), **SMALL | changes)
+    fresh = other.init()
+    course = other.retasked(state, fresh).course
+    same(course, state.course if kept else state.course.replace(judged=jnp.int32(0)))
+    same(other.requeued(tickets, state, fresh), tickets if kept else curriculum.tickets(2))
+    assert int(state.course.judged) == int(course.episodes) == 60
 
 
 def test_evaluations_decide_with_the_evaluation_gate():

@@ -1,6 +1,7 @@
 """Shared parts of staged curricula: parsing, drawing, and the order of episodes and their windows."""
 
 import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,8 @@ import staged_runs as runs
 from flax import struct
 
 from jaxmarl_echelon.curricula import stages
+from jaxmarl_echelon.curricula.phased import phased_curriculum
+from jaxmarl_echelon.curricula.spawn import spawn_curriculum
 from jaxmarl_echelon.curricula.stages import EpisodeResult, StageRules
 from jaxmarl_echelon.envs.episodes import EpisodeEvents
 from jaxmarl_echelon.envs.results import Result
@@ -83,6 +86,55 @@ def test_a_transition_discards_episodes_that_began_before_it():
     assert tickets.held.tolist() == [-1, -1] and int(tickets.length) == 0
 
 
+def phased(rows):
+    criteria = {"success_rate": 1.0, "min_episodes": 3, "window_size": 3}
+    return phased_curriculum(runs.Settings(), rows, {"criteria": criteria})
+
+
+def spawning(rows, alpha=0.0):
+    counts = {"window": 3, "activation_samples": 3, "min_episode": 0, "enable_patience": 3, "cooldown": 0}
+    return spawn_curriculum(runs.Settings(), rows, {"enable_rate": 1.0}, ema_alpha=alpha, **counts)
+
+
+@pytest.mark.parametrize("build", [phased, spawning, partial(spawning, alpha=0.5)])
+def test_episodes_of_a_task_that_has_changed_no_longer_count(build):
+    """Two were won and one was running in the easier one, when the run was resumed."""
+
+    def made(level):
+        first, second = runs.table(2)
+        return build([first | {"settings": {"level": level}}, second])
+
+    first = made(0.0)
+    update = jax.jit(first.update)
+
+    def playing(state, tickets, begins, over):
+        """Plays a decision of three environments; whatever ends is won."""
+        begins, over = jnp.array([begins]), jnp.array([over])
+        done = runs.finished(over, 0, 0, 1.0)
+        zero = {"stage": jnp.zeros((1, 3), jnp.int32)}
+        return update(state, tickets, EpisodeEvents(begins, zero, over, done))
+
+    none, one, every = [False] * 3, [True, False, False], [True] * 3
+    begun = playing(first.init(), first.tickets(3), every, [True, True, False])
+    assert int(begun[0].course.episodes) == 2
+
+    def resumed(level):
+        (state, tickets), course = begun, made(level)
+        fresh = course.init()
+        return course.retasked(state, fresh), course.requeued(tickets, state, fresh)
+
+    jax.tree.map(np.testing.assert_array_equal, resumed(0.0), begun)
+    state, tickets = playing(*resumed(9.0), none, [False, False, True])
+    assert (int(state.course.stage), int(state.course.episodes)) == (0, 0)
+    metrics = first.metrics(state)
+    assert np.isnan([metrics["curriculum/rolling_success"], metrics["curriculum/decided_success"]]).all()
+    found = []
+    for _ in range(3):
+        state, tickets = playing(state, tickets, one, one)
+        found.append(int(state.course.stage))
+    assert found == [0, 0, 1] and float(state.params["level"][0]) == 9.0
+
+
 @pytest.mark.parametrize("length", [1, 3, 5])
 def test_means_over_a_window_are_those_of_each_moment(length):
     rng = np.random.default_rng(length)
@@ -114,6 +166,7 @@ def curriculum(env, table, **options):
         advance=note,
         metrics=lambda course: {},
         window=3,
+        restarted=lambda course: EMPTY,
     )
     return stages.build_staged_curriculum(env, table, rules, options.get("evaluation"), options.get("role"))
 

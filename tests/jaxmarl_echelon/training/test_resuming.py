@@ -265,6 +265,14 @@ def test_numbers_of_the_task_apply_to_episodes_to_come(begun, curriculum):
     assert state.episodes.params["gain"].tolist() == [1.0, 1.0]
 
 
+@pytest.mark.parametrize(("gain", "held"), [(1.0, [0, 1]), (3.0, [-1, -1])])
+def test_episodes_under_way_in_another_task_do_not_count_for_a_stage(begun, gain, held):
+    state = continued(begun(PPOConfig, stages), configure(curriculum=stages))
+    state = state.replace(tickets=state.tickets.replace(held=jnp.arange(2), length=jnp.int32(2)))
+    program = make_program(configure(curriculum=stages, gain=gain))
+    assert program.renewed(state).tickets.held.tolist() == held
+
+
 WORLDS = [
     thorough(("env=f110",)),
     thorough(("env=f110", "env.map=track:7")),
