@@ -29,6 +29,10 @@ _POINTS = 40
 _THRESHOLDS = 101
 # Ends of runs that differ by more than this fraction are not called equal.
 _SAME_LENGTH = 0.01
+# Beginnings of keys that set the task on which runs are scored; rewards do where no score is compared.
+SCORED = ("env.", "curriculum.evaluation")
+# Of keys in which runs differ, so many are named.
+MOST_KEYS = 6
 
 
 @dataclass(frozen=True)
@@ -167,7 +171,7 @@ def compare_methods(methods: Sequence[Method], settings: ComparisonSettings) -> 
             for task in tasks
             for curve in build_curves(method, task, measured[task].column, ranges[task], settings)
         ],
-        list_weaknesses(methods, runs),
+        list_weaknesses(methods, runs, measured),
     )
 
 
@@ -272,8 +276,10 @@ def build_curves(
     return found
 
 
-def list_weaknesses(methods: Sequence[Method], runs: Sequence[ScoredRun]) -> list[str]:
-    """Lists what weakens a comparison, as lines."""
+def list_weaknesses(
+    methods: Sequence[Method], runs: Sequence[ScoredRun], measured: Mapping[str, Measured]
+) -> list[str]:
+    """Lists what weakens a comparison, as lines; `measured` is what is compared on each task."""
     lines = []
     for method in methods:
         for task, mine in method.tasks.items():
@@ -290,9 +296,12 @@ def list_weaknesses(methods: Sequence[Method], runs: Sequence[ScoredRun]) -> lis
         first, last = min(one.step for one in mine), max(one.step for one in mine)
         if last - first > _SAME_LENGTH * last:
             lines.append(f"{task}: scores are of {first:,} to {last:,} steps; --step compares at one step")
-        keys = [key for key in differing_settings([one.run for one in mine]) if key.startswith("env.")]
+        scored = SCORED if measured[task].low else (*SCORED, "reward.")
+        keys = [key for key in differing_settings([one.run for one in mine]) if key.startswith(scored)]
         if keys:
-            lines.append(f"{task}: runs differ in {', '.join(keys)}: scores may be of different tasks")
+            more = f" and {len(keys) - MOST_KEYS} others" if len(keys) > MOST_KEYS else ""
+            named = ", ".join(keys[:MOST_KEYS]) + more
+            lines.append(f"{task}: runs differ in {named}: scores may be of different tasks")
         if len({len(method.tasks[task]) for method in methods}) > 1:
             lines.append(f"{task}: methods have different numbers of seeds")
     return lines

@@ -5,6 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 from PIL import Image
 from recorded_runs import STEPS, check_loads_nothing, write_group, write_run
 from scipy import stats
@@ -186,6 +187,24 @@ def test_scores_of_several_tasks_are_scaled_by_their_ranges(tmp_path):
     assert table["ppo", "gymnax/CartPole-v1"]["mean"].value == pytest.approx(0.6)
     assert table["ppo", "f110"]["mean"].value == pytest.approx(0.4)
     assert table["ppo", "all"]["mean"].value == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("key", "score", "warns"),
+    [
+        ("curriculum.evaluation", "success", True),
+        ("reward", None, True),
+        ("reward", "success", False),
+        ("curriculum.criteria", "success", False),
+    ],
+)
+def test_runs_that_were_scored_on_different_tasks_are_told_apart(tmp_path, key, score, warns):
+    """Rewards change returns, not scores."""
+    for seed, speed in enumerate((0.5, 0.6)):
+        settings = OmegaConf.to_container(OmegaConf.from_dotlist([f"{key}.speed={speed}"]))
+        write_run(tmp_path / f"{seed}", (0.1, 0.2), seed=seed, score=score, **settings)
+    lines = [line for line in compare_in(tmp_path).warnings if "different tasks" in line]
+    assert lines == [f"f110: runs differ in {key}.speed: scores may be of different tasks"] * warns
 
 
 def test_scores_up_to_a_step_are_compared(tmp_path):
