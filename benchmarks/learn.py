@@ -178,12 +178,11 @@ class Scores(NamedTuple):
 
 
 def interval(scores: list[float]) -> tuple[float, float, float]:
-    """The interquartile mean over seeds with its 95 % bootstrap interval (Agarwal et al. 2021)."""
-    values = np.asarray(scores, np.float64)
-    if values.size == 1 or np.all(values == values[0]):
-        return values.mean(), values.min(), values.max()
+    """The interquartile mean over seeds with its 95 % bootstrap interval (Agarwal et al. 2021).
 
-    return estimate_statistic([values], interquartile_mean, seed=0)
+    The ends are NaN for a single seed, which every resample would repeat.
+    """
+    return estimate_statistic([np.asarray(scores, np.float64)], interquartile_mean, seed=0)
 
 
 def train(name: str, training: Training, folder: Path, maps: str | None) -> tuple[list[Path], float]:
@@ -255,6 +254,8 @@ def write_table(path: Path, rows: dict[str, Scores]) -> None:
 def shown(scores: list[float]) -> str:
     """An interquartile mean with its interval."""
     middle, low, high = interval(scores)
+    if math.isnan(low):
+        return f"{middle:.4g}"
     return f"{middle:.4g} [{low:.4g}, {high:.4g}]"
 
 
