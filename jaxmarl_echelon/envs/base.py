@@ -155,10 +155,12 @@ class EnvSpec:
           values: results by name.
           role: the role whose own score is read; None for the environment's.
         """
-        name = self.score
-        if role is not None:
-            name = self.role(role).score or (name if role == self.roles[0].name else None)
+        name = self.score if role is None else self.score_name(role)
         return None if name is None else results_lib.read_result(self.results, values, name)
+
+    def score_name(self, role: str) -> str | None:
+        """Returns the name of the result that is a role's own score; None without one."""
+        return self.role(role).score or (self.score if role == self.roles[0].name else None)
 
     @property
     def graded(self) -> bool:

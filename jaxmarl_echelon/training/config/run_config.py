@@ -139,6 +139,7 @@ class RunConfig:
         self._require_language()
         self._require_league()
         self._require_credit()
+        self._require_successes()
         self._require_looking()
 
     @property
@@ -247,6 +248,17 @@ class RunConfig:
             if algo.replays:
                 raise ValueError(
                     f"algo={name}: {role} learns from a replay; reward transforms need on-policy learners"
+                )
+
+    def _require_successes(self) -> None:
+        """Checks that learners whose replay keeps successes have a score, which tells them."""
+        spec = self.env.spec
+        for role, algo in self.algos.items():
+            ratio = getattr(getattr(algo, "replay", None), "success_ratio", 0.0)
+            if ratio > 0 and spec.score_name(role) is None:
+                raise ValueError(
+                    f"algo.replay.success_ratio={ratio}: must be 0, as {spec.name} has no score of {role} "
+                    "that tells successes"
                 )
 
     def learner_task(self, name: str) -> tuple[tuple, dict[str, Any]]:

@@ -339,6 +339,22 @@ def test_bytes_are_learnt_from_like_the_same_numbers_in_float32(learner):
         jax.tree.map(np.testing.assert_array_equal, *runs)
 
 
+class Unjudged(Shades):
+    """Without a score."""
+
+    @property
+    def spec(self):
+        return dataclasses.replace(super().spec, score=None)
+
+
+def test_successes_are_refused_where_no_score_tells_them():
+    with pytest.raises(ValueError) as caught:
+        run_of(Unjudged(np.float32), LEARNERS["sac"](replay=RINGS))
+    assert str(caught.value) == (
+        "algo.replay.success_ratio=0.5: must be 0, as Unjudged has no score of player that tells successes"
+    )
+
+
 @pytest.mark.parametrize("learner", ["ppo", "ppo_rnn"])
 def test_bytes_stay_bytes_in_rollouts_and_batches(learner):
     config = run_of(probes.Pictures(), LEARNERS[learner]())
