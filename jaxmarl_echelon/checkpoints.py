@@ -142,6 +142,16 @@ def copy_checkpoints_until(source: Path, folder: Path, step: int) -> None:
             _point(folder, (path.name,), name)
 
 
+def names_until(folder: Path, step: int) -> set[str]:
+    """Returns the names that point at checkpoints up to an environment step, for all processes."""
+    found = []
+    for path in folder.iterdir() if folder.is_dir() and processes.is_first_process() else ():
+        held = folder / (_target(path) or path.name)
+        if (held / METADATA).is_file() and read_metadata(held)["step"] <= step:
+            found.append(path.name)
+    return set(processes.broadcast_first(",".join(n for n in found if _step(n) < 0)).split(",")) - {""}
+
+
 def checkpoint_folder_name(step: int, kind: str = "step") -> str:
     """Returns the folder name of a checkpoint by its environment step; `kind` is one of `KINDS`."""
     return f"{kind}_{step:012d}"

@@ -345,9 +345,9 @@ def train_run(
       CheckpointError: if a checkpoint cannot be read or written.
     """
     facts = checkpoints.read_metadata(resume) if resume else {}
-    progress = (
-        resuming.carry_progress(facts["progress"], facts["config"], resolved) if resume else RunProgress()
-    )
+    progress = RunProgress()
+    if resume:
+        progress = resuming.resume_progress(folder, facts, facts["progress"], resolved)
     record = RunRecord(config, program, resolved, folder, tracker, progress)
     record.open(resumed=resume is not None)
     try:

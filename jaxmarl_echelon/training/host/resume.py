@@ -287,6 +287,34 @@ def without_hyperparameters(program: Program, like: RunState) -> RunState:
     return like.replace(policies=policies, league=league)
 
 
+def resume_progress(
+    folder: Path, facts: Mapping[str, Any], progress: Mapping[str, Any], resolved: Mapping[str, Any]
+) -> RunProgress:
+    """Returns the progress of a run that is resumed in its folder.
+
+    A best score without its checkpoint would keep all lower ones from being saved: a copy of a run at an
+    earlier checkpoint lacks the later ones, and the best of before has been removed for them. Those of a
+    variant are of the baseline's task, which a member that continues alone is not scored on.
+
+    Args:
+      folder: of the run.
+      facts: metadata of the checkpoint.
+      progress: of the run, among these.
+      resolved: the current configuration as plain data.
+    """
+    carried = carry_progress(progress, facts["config"], resolved)
+    saved = checkpoints.names_until(folder / "checkpoints", facts["step"])
+    kept = {name: rank for name, rank in carried.best.items() if name in saved}
+    if facts.get("scored_on"):
+        kept = _without_evaluations(kept)
+    return dataclasses.replace(carried, best=kept)
+
+
+def _without_evaluations(best: Mapping[str, list[float]]) -> dict[str, list[float]]:
+    """Best scores other than those of evaluations."""
+    return {name: rank for name, rank in best.items() if not name.startswith("best_eval")}
+
+
 def carry_progress(
     progress: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> RunProgress:
@@ -304,6 +332,5 @@ def carry_progress(
     carried = RunProgress(**progress)
     # The maximum over estimates from few episodes is biased more than that from many.
     if before.get("eval_episodes") != after.get("eval_episodes"):
-        kept = {name: rank for name, rank in carried.best.items() if not name.startswith("best_eval")}
-        return dataclasses.replace(carried, best=kept)
+        return dataclasses.replace(carried, best=_without_evaluations(carried.best))
     return carried

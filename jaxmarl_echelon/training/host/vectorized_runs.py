@@ -182,7 +182,8 @@ class RunGroup(RunLoop):
                 values.append(record.progress.last_eval)
             else:
                 record.progress.seconds += seconds
-        self.records[0].offer_replay(take_member(assessment, 0).result, self.tracker)
+        shown = next((i for i, record in enumerate(self.records) if record.folder.name in present), 0)
+        self.records[shown].offer_replay(take_member(assessment, shown).result, self.tracker)
         means = mean_values(values)
         for score in self.records[0].scores:
             means |= group_score(self.members, [*present.values()], score)
@@ -357,7 +358,7 @@ def train_group(
             place.mkdir(parents=True, exist_ok=True)
         progress = RunProgress()
         if resume:
-            progress = resuming.carry_progress(facts["group"][member.name], facts["config"], resolved)
+            progress = resuming.resume_progress(place, facts, facts["group"][member.name], resolved)
         sinks = {"csv": CsvSink(), **tracker.member_sinks()} if processes.is_first_process() else {}
         scored_on = name_scored_task(member, members[0].variant if base is None else BASELINE)
         own = member.config, program, member.resolved, place, Tracker(sinks), progress

@@ -125,6 +125,34 @@ def test_resuming_a_finished_run_from_its_best_checkpoint_repeats_the_rest(whole
     assert before == (saved_bits(folder, config), table(folder, "metrics.csv"), table(folder, "episodes.csv"))
 
 
+def test_a_best_score_without_its_checkpoint_is_forgotten(whole, tmp_path):
+    """It was removed for a later one, which a copy of the run at an earlier checkpoint does not have."""
+    folder = tmp_path / "run"
+    shutil.copytree(whole[0], folder, symlinks=True)
+    latest = checkpoints.find_checkpoint(folder, "latest")
+    facts = checkpoints.read_metadata(latest)
+    facts["progress"]["best"] = {"best_eval": [9.0, 9.0], "best_training": [-1.0]}
+    later = checkpoints.checkpoint_folder_name(facts["step"] + 1)
+    shutil.copytree(latest, latest.parent / later)
+    (latest.parent / later / "metadata.json").write_text(json.dumps(facts | {"step": facts["step"] + 1}))
+    (latest.parent / "best_eval").write_text(f"{later}\n")
+    given = folder, facts, facts["progress"], facts["config"]
+    assert set(resume.resume_progress(*given).best) == {"best_training"}
+    assert set(resume.resume_progress(folder, facts | {"step": facts["step"] + 1}, *given[2:]).best) == {
+        "best_eval", "best_training",
+    }  # fmt: skip
+
+
+def test_a_member_that_continues_alone_is_no_longer_ranked_by_the_baselines_task(whole):
+    latest = checkpoints.find_checkpoint(whole[0], "latest")
+    facts = checkpoints.read_metadata(latest)
+    own = facts["progress"]["best"]
+    assert set(own) == {"best_eval", "best_training"}
+    for scored_on, names in ((None, set(own)), ("baseline", {"best_training"})):
+        given = whole[0], facts | {"scored_on": scored_on}, facts["progress"], facts["config"]
+        assert set(resume.resume_progress(*given).best) == names
+
+
 class Raiser(Sink):
     """Sends this process a signal when a step comes."""
 
