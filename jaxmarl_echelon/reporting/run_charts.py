@@ -105,9 +105,9 @@ def chart_members(run: RecordedRun, members: Sequence[RecordedRun], measured: Me
         mine = [table for table in mine if measured.column in table]
         if not mine:
             continue
-        rows = min(len(table["step"]) for table in mine)
-        curves = np.stack([table[measured.column][:rows] for table in mine])
-        steps = mine[0]["step"][:rows]
+        steps = np.unique(np.concatenate([table["step"] for table in mine]))
+        curves = np.stack([align_column(table, measured.column, steps) for table in mine])
+        rows = len(steps)
         lines += [Line("", steps, curve, colour=number, style="faint") for curve in curves]
         mean, low, high = _mean_over_seeds(curves, bounded=bool(measured.low))
         if measured.low and len(variants) == 1 and np.array_equal(run.evaluations["step"][:rows], steps):
@@ -116,6 +116,13 @@ def chart_members(run: RecordedRun, members: Sequence[RecordedRun], measured: Me
         name = variant or f"mean of {len(mine)} seeds"
         lines.append(Line(name, steps, mean, low, high, number, "dots"))
     return _chart(run, measured, lines)
+
+
+def align_column(table: Columns, column: str, steps: np.ndarray) -> np.ndarray:
+    """Returns a column of evaluations at these steps; NaN where there is none, as after divergence."""
+    found = np.full(len(steps), np.nan)
+    found[np.searchsorted(steps, table["step"])] = table[column]
+    return found
 
 
 def _chart(run: RecordedRun, measured: Measured, lines: Sequence[Line]) -> str:

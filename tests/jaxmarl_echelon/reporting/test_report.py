@@ -178,8 +178,10 @@ def test_the_interval_of_a_return_is_student_s_over_episodes(tmp_path):
     assert f"<title>0: 3 [{low}, {high}]</title>" in page and "<title>1.00 k: 3</title>" in page
 
 
-def test_seeds_without_a_sound_episode_are_left_out_of_a_group_s_curve(tmp_path):
-    folder = write_group(tmp_path / "group", [(0.2, 0.2), (0.6, 0.4), (0.7, math.nan), (0.5, math.nan)])
+@pytest.mark.parametrize("end", [(math.nan,), ()], ids=["quarantined", "diverged"])
+def test_seeds_without_a_sound_episode_are_left_out_of_a_group_s_curve(tmp_path, end):
+    """Also those without evaluations since they have diverged."""
+    folder = write_group(tmp_path / "group", [(0.2, 0.2), (0.6, 0.4), (0.7, *end), (0.5, *end)])
     alone = write_group(tmp_path / "alone", [(0.2, 0.4), (math.nan, math.nan)])
     for place in (folder, alone):
         mean = {"success_rate": 0.5, "success_low": 0.0, "success_high": 1.0, "avg_reward": 0.0}
