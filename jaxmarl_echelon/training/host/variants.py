@@ -31,6 +31,8 @@ GROUPING = (*VARYING, "seeds", "samples", "pbt")
 # Ends of messages: changes of the program, and changes of nothing in it.
 NOT_ONLY_NUMBERS = "changes more than numbers; use -m for runs of different programs"
 NOTHING_CHANGES = "is the same, or no number that may vary within one program"
+# Folders in a run's folder, which members cannot be named after.
+FOLDERS = ("checkpoints", "profile", "tensorboard", "videos")
 # Groups of a learner's settings.
 LEARNER = ("algo", "algos")
 
@@ -132,6 +134,12 @@ def plan_population(config: DictConfig, members: Sequence[Member]) -> Population
     if len(members) // len(seeds) < 2:
         raise ValueError(
             f"pbt={config.pbt}: needs at least two runs in a population, from seeds, variants or sweep"
+        )
+    first, updates = max(1, -(-settings.begins // settings.every)) * settings.every, members[0].config.updates
+    if first > updates:
+        raise ValueError(
+            f"pbt={config.pbt}: no exchange would take place, the first one would follow update {first} of "
+            f"{updates}"
         )
     for member in members:
         for key in member.changes or ():
@@ -311,7 +319,10 @@ def read_variants(
     given = config.get("variants") or {}
     if not OmegaConf.is_dict(given) and given != {}:
         raise ValueError(f"variants={given}: must map names to mappings of keys to values")
+    taken = {*FOLDERS, *drawn, *(f"without_{name}" for name in read_ablations(config.get("ablate")))}
     for name, changes in given.items():
+        if str(name) in taken:
+            raise ValueError(f"variants.{name}: must have another name; this one is taken")
         named = re.fullmatch(r"[\w.-]+", str(name)) and str(name) not in (".", "..", BASELINE)
         if not named or not OmegaConf.is_dict(changes):
             raise ValueError(f"variants.{name}={changes}: must be a name and a mapping of keys to values")

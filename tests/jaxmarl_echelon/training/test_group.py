@@ -331,6 +331,7 @@ def test_settings_that_follow_the_learners_do_so_in_a_resumed_run():
             "ablate=reward.kindness",
             "no such part of this reward; allowed: reward.terminal, ",
         ),
+        ("variants.checkpoints={algo.gamma: 0.5}", "variants.checkpoints: must have another name"),
         ("variants.odd={reward.nowhere: 1}", "variants.odd: reward.nowhere is no key"),
         ("variants.odd={env.lidar_beams: 9}", "env.lidar_beams=9: changes more than numbers"),
         ("variants.odd={env.lidar_max_range: 9.0}", "env.lidar_max_range=9.0: is the same, or no number"),

@@ -106,6 +106,10 @@ def test_every_number_of_a_learner_may_vary(algo, keys):
         (["seeds=2", "pbt={every: 1, keys: [algo.gamma], exploit: 0.6}"], "pbt.exploit=0.6: must be"),
         (["seeds=2", "pbt={evry: 1, keys: [algo.gamma]}"], "pbt.evry=1: unknown key; allowed: every, keys"),
         (["pbt={every: 1, keys: [algo.gamma]}"], "needs at least two runs in a population"),
+        (
+            ["seeds=2", "pbt={every: 2, ready: 9999, keys: [algo.gamma]}"],
+            "no exchange would take place, the first one would follow update 10000 of ",
+        ),
     ],
 )  # fmt: skip
 def test_wrong_searches_are_refused_in_one_line(overrides, message):
