@@ -46,6 +46,9 @@ def save_checkpoint(
 ) -> Path:
     """Saves `state` and points the given names at it.
 
+    Where the folder has a checkpoint of the step, that is the same state, of which only the metadata are
+    written again: a run may have been resumed there with changed settings, which its next resume applies.
+
     Args:
       folder: the run's checkpoint folder.
       names: names such as `("latest", "best_eval")`.
@@ -71,8 +74,10 @@ def save_checkpoint(
             with _literal(partial.resolve()) as place, ocp.Checkpointer(_handler()) as checkpointer:
                 checkpointer.save(place / "state", flatten_state(state))
             if first:
-                _describe(partial, {"format": FORMAT, **metadata})
+                _describe(partial, metadata)
                 os.rename(partial, final)
+        elif first:
+            _describe(final, metadata)
         if first:
             _point(folder, names, final.name)
     except Exception as error:
@@ -168,10 +173,12 @@ def _step(name: str) -> int:
 
 
 def _describe(folder: Path, metadata: dict) -> None:
-    with open(folder / METADATA, "w") as file:
-        json.dump(metadata, file, indent=2)
+    fresh = folder / f".{METADATA}"
+    with open(fresh, "w") as file:
+        json.dump({"format": FORMAT, **metadata}, file, indent=2)
         file.flush()
         os.fsync(file.fileno())
+    os.replace(fresh, folder / METADATA)
 
 
 def _target(path: Path) -> str | None:

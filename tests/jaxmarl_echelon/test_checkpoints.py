@@ -213,6 +213,15 @@ def test_a_part_of_a_state_is_restored_by_its_place(tmp_path):
     assert part["w"].tolist() == [0, 1, 2]
 
 
+def test_settings_of_a_run_that_stops_where_it_was_resumed_are_kept(tmp_path):
+    """What it printed, `resume=RUN`, would otherwise go on with those of before."""
+    for rate in (0.1, 0.2):
+        facts = {"step": 5, "config": {"rate": rate}}
+        saved = checkpoints.save_checkpoint(tmp_path, ("latest",), state(1.0), facts)
+        assert checkpoints.read_metadata(saved)["config"] == {"rate": rate}
+    assert sorted(path.name for path in saved.iterdir()) == ["metadata.json", "state"]
+
+
 def test_rewinding_forgets_later_checkpoints(tmp_path):
     first = checkpoints.save_checkpoint(tmp_path, ("latest", "best_training"), state(1.0), {"step": 1})
     checkpoints.save_checkpoint(tmp_path, ("latest", "best_eval"), state(2.0), {"step": 2})
