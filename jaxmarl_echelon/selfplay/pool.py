@@ -228,7 +228,12 @@ def playable_policies(
 
 def groups_due_for_change(pool: Pool, updates: jax.Array) -> jax.Array:
     """Masks `[G]` the groups whose opponent changes after update number `updates` (from 0)."""
-    return jnp.arange(pool.rivals) % pool.hold == updates % pool.hold
+    return updates_until_change(pool, updates) == 0
+
+
+def updates_until_change(pool: Pool, updates: jax.Array) -> jax.Array:
+    """Returns `[G]` int32, the further updates after number `updates` in which groups keep their opponent."""
+    return (jnp.arange(pool.rivals) - updates) % pool.hold
 
 
 def groups_losing_opponent(state: PoolState) -> jax.Array:

@@ -20,6 +20,7 @@ from jaxmarl_echelon.training.host import memory, reference_scores, run_record, 
 from jaxmarl_echelon.training.host import resume as resuming
 from jaxmarl_echelon.training.host.compile import Compiled, compile_program
 from jaxmarl_echelon.training.host.describe_language import describe_language
+from jaxmarl_echelon.training.host.describe_pool import describe_short_hold
 from jaxmarl_echelon.training.host.devices import ALONE, DeviceLayout, describe_devices
 from jaxmarl_echelon.training.host.profile import UpdateProfile
 from jaxmarl_echelon.training.host.run_record import DivergedError, RunProgress, RunRecord
@@ -135,7 +136,8 @@ class RunLoop:
         spoken = describe_language(self.config, self.program.agents)
         for line in (*self.program.env.describe(), *spoken, *selection_score.describe_selection(self.config)):
             self.tracker.event(self.step, line)
-        for line in self.program.env.left_out() if processes.is_first_process() else ():
+        warnings = (*self.program.env.left_out(), *describe_short_hold(self.config))
+        for line in warnings if processes.is_first_process() else ():
             self.tracker.warn(self.step, line)
         self.tracker.event(self.step, "compiling the program")
         self.compiled = self.compile()

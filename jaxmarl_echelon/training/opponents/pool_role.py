@@ -76,13 +76,22 @@ class PoolRole(NamedTuple):
 
     def changes(self, state: PoolState, environments: int) -> jax.Array:
         """Mask `[E]` of the environments whose opponent changes after this rollout."""
-        mirrored = self.mirrored(environments)
-        due, rows = (
-            collectives.local_rows(pool_lib.groups_due_for_change(self.pool, state.updates)),
-            environments - mirrored,
+        return self._by_environment(
+            pool_lib.groups_due_for_change(self.pool, state.updates), environments, False
         )
-        due = jnp.repeat(due, rows // max(self.groups(), 1), total_repeat_length=rows)
-        return jnp.concatenate([jnp.zeros(mirrored, bool), due])
+
+    def updates_left(self, state: PoolState, environments: int, never: int) -> jax.Array:
+        """Further updates `[E]`, int32, until the opponent changes; `never` in mirrored environments."""
+        return self._by_environment(
+            pool_lib.updates_until_change(self.pool, state.updates), environments, never
+        )
+
+    def _by_environment(self, groups: jax.Array, environments: int, mirror: int) -> jax.Array:
+        """Repeats values `[G]` for the environments of this shard, `[E]`; `mirror` in mirrored ones."""
+        mirrored = self.mirrored(environments)
+        rows, own = environments - mirrored, collectives.local_rows(groups)
+        own = jnp.repeat(own, rows // max(self.groups(), 1), total_repeat_length=rows)
+        return jnp.concatenate([jnp.full(mirrored, mirror, own.dtype), own])
 
 
 class Opponents(NamedTuple):
@@ -282,6 +291,42 @@ def add_tags(flow: EpisodeEvents, tags: dict[str, jax.Array]) -> EpisodeEvents:
     running = {name: jnp.broadcast_to(tag, flow.over.shape) for name, tag in tags.items()}
     finished = flow.finished.replace(tags=flow.finished.tags | ended)
     return flow.replace(tags=flow.tags | running, finished=finished)
+
+
+def leave_out_episodes_near_cuts(
+    spec: EnvSpec, seat: PoolRole | None, state: PoolState | None, flow: EpisodeEvents, *, whole_games: bool
+) -> EpisodeEvents:
+    """Leaves out episodes of a rollout that a change of opponents might have cut, also if they have ended.
+
+    Of episodes that begin shortly before a cut only the short ones end: who wins in less time than the other
+    would score too much. An episode counts if it began at least `EnvSpec.episode_limit` decisions before its
+    environment's next cut, which does not depend on how it went. Where groups change their opponents more
+    often than that, all count.
+
+    Args:
+      spec: spec of the environment.
+      seat: the role that a pool plays; None without a pool.
+      state: the pool during the rollout.
+      flow: `[T, E]`, tagged with opponents.
+      whole_games: whether all episodes are cut after each rollout.
+    """
+    steps, environments = flow.over.shape
+    limit, left = spec.episode_limit, jnp.arange(steps)[::-1, None]
+    if not whole_games:
+        if seat is None or (not seat.pool.settings.episodic and seat.pool.hold * steps < limit):
+            return flow
+        if seat.pool.settings.episodic:
+            leaves = (flow.tags[TAG] == state.leaving) & (state.leaving > 0)
+            left = jnp.where(leaves, left, limit)
+        else:
+            # Of a hold of many updates, so many that all episodes end.
+            enough = -(-limit // steps)
+            left = left + steps * jnp.minimum(seat.updates_left(state, environments, enough), enough)
+    finished = flow.finished
+    return flow.replace(
+        begins=flow.begins & (left + 1 >= limit),
+        finished=finished.replace(mask=finished.mask & (left + finished.length >= limit)),
+    )
 
 
 def game_outcomes(spec: EnvSpec, seat: PoolRole, finished: Finished) -> jax.Array:

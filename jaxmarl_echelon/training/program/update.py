@@ -53,6 +53,8 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
         run, collected = collect(
             collector, run, own_keys.rollout, lambda k: curriculum.draw(k, run.curriculum)
         )
+    given = collector.env.spec, collector.seat, run.pool, collected.flow
+    flow = pool_role.leave_out_episodes_near_cuts(*given, whole_games=collector.whole_games)
     policies, losses = dict(run.policies), dict(collected.metrics)
     said = answer_statistics.answer_metrics(collected.rollouts)
     with jax.named_scope("learn"):
@@ -61,7 +63,6 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
         for k, (role, agent) in zip(keys, collector.agents.items(), strict=True):
             if role in rollouts:
                 policies[role], losses[role] = agent.update(run.policies[role], k, rollouts[role])
-    flow = collected.flow
     pool, plays, policies = update_pool(collector, run, own_keys.opponents, policies, flow.finished)
     finished = judged = flow.finished
     if collector.seat is not None:

@@ -1,12 +1,13 @@
 """A role played by a pool in training: groups, counts, checkpoints, shards."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from duels import LIMIT, Duel
+from duels import LIMIT, Duel, DuelState
 from played_runs import History, loose, played, same
 
 from algos.off_policy.sac import SACConfig
@@ -15,12 +16,14 @@ from algos.on_policy.a2c import A2CConfig
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.curricula.base import constant_curriculum
+from jaxmarl_echelon.envs.episodes import EpisodeEvents, Finished
 from jaxmarl_echelon.envs.spaces import Box
 from jaxmarl_echelon.selfplay import pool as pool_lib
 from jaxmarl_echelon.selfplay.credit import TransformSettings
 from jaxmarl_echelon.selfplay.settings import PoolSettings
 from jaxmarl_echelon.training.acting.state import ControllerView, RunState
 from jaxmarl_echelon.training.config.build import RunConfig
+from jaxmarl_echelon.training.host import describe_pool
 from jaxmarl_echelon.training.opponents import pool_role
 from jaxmarl_echelon.training.program import agents
 from jaxmarl_echelon.training.program.program import make_program
@@ -396,6 +399,64 @@ def test_episodes_can_be_longer_than_a_rollout():
 
 
 @pytest.mark.thorough
+class Fate(Duel):
+    """A fair coin decides: blue wins after one decision, or red after `LIMIT`."""
+
+    def reset(self, key, params):
+        won = jax.random.bernoulli(key)
+        state = DuelState(jnp.where(won, 1, LIMIT), jnp.where(won, 1.0, -1.0))
+        return state, self._time(state, jnp.float32(0.0))
+
+    def step(self, key, state, actions, params):
+        state = state.replace(left=state.left - 1)
+        return state, self._time(state, jnp.float32(0.0))
+
+
+def test_short_games_do_not_count_more():
+    """Opponents change after eight decisions: all games that are cut would have been won by red."""
+    pool = replace(POOL, mode="fixed", snapshot_every=10_000)
+    program = make_program(configured(pool, env=Fate(), num_envs=64, window=4096))
+
+    @jax.jit
+    def some(key):
+        return jax.lax.scan(lambda run, _: program.update(run), program.init(key), None, 40)
+
+    run, report = some(jax.random.key(0))
+    won, lost = int(run.pool.wins[0].sum()), int(run.pool.wins[:, 0].sum())
+    # If all that end counted, blue would have won .64 of them.
+    assert won + lost > 1000 and abs(won / (won + lost) - 0.5) < 0.05
+    assert abs(float(report.metrics["train/success_rate"][-1]) - 0.5) < 0.05
+
+
+@pytest.mark.parametrize("hold", [2, 1, "episode"])
+def test_episodes_count_by_the_decision_in_which_they_began(hold):
+    """At least the limit of six before a change of opponents; all where changes come sooner than that."""
+    pool = replace(POOL, hold=hold, acting="sorted" if hold == "episode" else "groups")
+    seat, chances = agents.make_pool_role(configured(pool), {}, {}), np.random.default_rng(0)
+    shape, length = (ALGO.horizon, NUM_ENVS), chances.integers(1, LIMIT + 1, (ALGO.horizon, NUM_ENVS))
+    tags, every = {"opponent": chances.integers(0, 4, shape)}, np.ones(shape, bool)
+    flow = EpisodeEvents(every, tags, every, Finished(every, {}, {}, length, {}, {}))
+    state = SimpleNamespace(updates=jnp.int32(0), leaving=jnp.int32(2))
+    kept = pool_role.leave_out_episodes_near_cuts(Duel().spec, seat, state, flow, whole_games=False)
+    never = np.full(NUM_ENVS, 100)
+    # The first group's opponent changes after this update, the second one's after the next.
+    cut = {2: np.repeat([100, 4, 8], [8, 4, 4]), 1: never, "episode": never}[hold]
+    cut = np.where(tags["opponent"] == 2, 4, 100) if hold == "episode" else np.broadcast_to(cut, shape)
+    now = np.arange(ALGO.horizon)[:, None]
+    np.testing.assert_array_equal(kept.begins, cut - now >= LIMIT)
+    np.testing.assert_array_equal(kept.finished.mask, cut - (now - length + 1) >= LIMIT)
+
+
+@pytest.mark.parametrize(
+    ("changes", "warned"), [({}, 0), ({"hold": 1}, 1), ({"hold": 1, "mode": "mirror"}, 0)]
+)
+def test_a_line_warns_of_opponents_that_change_before_episodes_end(changes, warned):
+    lines = describe_pool.describe_short_hold(configured(replace(POOL, **changes)))
+    assert [line.partition("; ")[0] for line in lines] == warned * [
+        "warning: pool.hold=1: opponents change after 4 decisions, episodes have up to 6"
+    ]
+
+
 def test_off_policy_learner_plays_its_past():
     """It remembers its own decisions, its mirrored ones included, and no opponent's; the past is frozen."""
     pool = replace(POOL, fixed=())

@@ -94,12 +94,14 @@ def test_an_update_draws_opponents_by_no_key_of_its_rollout_or_its_learners(monk
     )
     seat = SimpleNamespace(owner=role, pool=SimpleNamespace(pinned=()))
     env = SimpleNamespace(spec=SimpleNamespace(turns=0))
-    collector = SimpleNamespace(agents={role: agent}, env=env, seat=seat, learning=lambda when: {})
+    learning = {"learning": lambda when: {}, "whole_games": False}
+    collector = SimpleNamespace(agents={role: agent}, env=env, seat=seat, **learning)
     collected = SimpleNamespace(metrics={}, rollouts={}, flow=SimpleNamespace(finished=None))
     monkeypatch.setattr(
         update.rollout, "collect_rollout", lambda _, run, key, draw: (run, note(key) and collected)
     )
     monkeypatch.setattr(update, "apply_reward_transforms", lambda *_: (None, {role: None}))
+    monkeypatch.setattr(update.pool_role, "leave_out_episodes_near_cuts", lambda *given, **_: given[3])
     monkeypatch.setattr(update.pool_role, "count_outcomes", lambda *_: None)
     monkeypatch.setattr(update.pool_role, "select_ranked_games", lambda *_: None)
     monkeypatch.setattr(update.pool_role, "sum_rival_scores", lambda *_: None)
