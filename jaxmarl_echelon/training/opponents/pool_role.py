@@ -20,7 +20,7 @@ from jaxmarl_echelon.envs.episodes import EpisodeEvents, Finished
 from jaxmarl_echelon.envs.trees import mean_where
 from jaxmarl_echelon.selfplay import pool as pool_lib
 from jaxmarl_echelon.selfplay.pool import Pool, PoolState
-from jaxmarl_echelon.selfplay.ratings import DRAW, LOSS, WIN, RankedGames
+from jaxmarl_echelon.selfplay.ratings import DRAW, LOSS, NO_GAME, WIN, RankedGames
 from jaxmarl_echelon.training.acting import controllers, episode_statistics
 from jaxmarl_echelon.training.acting.controllers import Controller
 from jaxmarl_echelon.training.acting.state import ControllerView
@@ -330,7 +330,7 @@ def leave_out_episodes_near_cuts(
 
 
 def game_outcomes(spec: EnvSpec, seat: PoolRole, finished: Finished) -> jax.Array:
-    """Results of finished episodes `[...]` for the rival: WIN, DRAW or LOSS.
+    """Results of finished episodes `[...]` for the rival: WIN, DRAW or LOSS; -1 where a side had no agent.
 
     Compares the scores of both roles if both have one; otherwise the rival's score with 1/2. Turn-based games
     use the score of the rival's own seat.
@@ -339,7 +339,7 @@ def game_outcomes(spec: EnvSpec, seat: PoolRole, finished: Finished) -> jax.Arra
         mine = own_score(spec, seat, finished)
         return jnp.select([mine > 0.5, mine < 0.5], [WIN, LOSS], DRAW)
     ahead = score_margin(spec, seat.rival, seat.role, finished)
-    return jnp.select([ahead > 0, ahead < 0], [WIN, LOSS], DRAW)
+    return jnp.select([ahead > 0, ahead < 0, ahead == 0], [WIN, LOSS, DRAW], NO_GAME)
 
 
 def own_score(spec: EnvSpec, seat: PoolRole, finished: Finished) -> jax.Array:
@@ -426,11 +426,11 @@ def count_outcomes(spec: EnvSpec, seat: PoolRole, finished: Finished) -> jax.Arr
     """Counts the rival's wins, draws and losses `[n, 3]` int32 against every entry, over all shards.
 
     `finished [T, E]` is tagged with the entries; each episode counts for the entry that played all of it.
-    Mirrored games are not counted.
+    Mirrored games are not counted, and none in which a side had no agent.
     """
     outcome = game_outcomes(spec, seat, finished)
     number = 3 * seat.pool.settings.entries
-    rated = finished.mask & (finished.tags[TAG] > 0)
+    rated = finished.mask & (finished.tags[TAG] > 0) & (outcome != NO_GAME)
     cell = jnp.where(rated, finished.tags[TAG] * 3 + outcome, number).ravel()
     # Sums of integers do not depend on the order.
     cells = jnp.zeros(number, jnp.int32).at[cell].add(1, mode="drop")
