@@ -45,7 +45,7 @@ def list_ratings(rows: PoolRows) -> str:
             row["kind"],
             format_fixed(_number(row, "mu"), 2),
             format_fixed(_number(row, "sigma"), 2),
-            format_count(_number(row, "games")),
+            format_count(sum(_number(row, result) for result in ("wins", "draws", "losses"))),
             format_fixed(_number(row, "score"), 2),
         ]
         for row in last

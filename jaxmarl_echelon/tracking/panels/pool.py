@@ -10,6 +10,7 @@ from rich.text import Text
 from jaxmarl_echelon.tracking.base import Values
 from jaxmarl_echelon.tracking.formats import draw_bar, format_count, format_percent
 from jaxmarl_echelon.tracking.panels.parts import ACCENT, align_ends, draw_panel
+from jaxmarl_echelon.tracking.run_tables import is_own_learner
 from jaxmarl_echelon.tracking.view import RunView
 
 NARROW = 44
@@ -29,7 +30,7 @@ def draw_pool(view: RunView, width: int, height: int) -> Panel:
     rows = sorted(view.entries.values(), key=lambda row: -float(row["mu"]))
     room = max(height - 2, 1)
     shown = rows[:room]
-    learner = [row for row in rows if row["kind"] == "learner" and int(row["entry"]) == 0]
+    learner = [row for row in rows if is_own_learner(row)]
     if learner and learner[0] not in shown:
         shown = [*shown[: room - 1], *learner]
     table = Table.grid(expand=True, padding=(0, 1))
@@ -54,7 +55,7 @@ def draw_pool(view: RunView, width: int, height: int) -> Panel:
 
 
 def _cells(row: Values) -> dict[str, Text]:
-    own = row["kind"] == "learner"
+    own = is_own_learner(row)
     style = f"bold {ACCENT}" if own else "bold" if row["kind"] == "fixed" else ""
     games = sum(int(row[key]) for key in ("wins", "draws", "losses"))
     score = float(row["score"])

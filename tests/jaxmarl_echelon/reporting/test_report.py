@@ -40,7 +40,8 @@ def write_rich_run(folder):
         evaluations.append(step, score | {"outcome/crash": 1 - 0.3 * index, "outcome/goal": 0.3 * index})
         for entry, kind in enumerate(("learner", "snapshot", "fixed")):
             names = {"entry": entry, "name": f"{kind} & {entry}", "kind": kind, "iteration": 0}
-            pool.append(step, names | {"mu": 20.0 + index, "sigma": 2.0, "games": 5, "score": 0.5})
+            played = {"wins": 7, "draws": 20, "losses": 300, "score": 0.5}
+            pool.append(step, names | {"mu": 20.0 + index, "sigma": 2.0} | played)
     (folder / "replay.html").write_text('<!DOCTYPE html><p class="x">played & won</p>')
     return folder
 
@@ -63,6 +64,7 @@ def test_a_report_shows_all_that_a_run_recorded(tmp_path):
         "<b>60.0 % [50.0, 70.0]</b>",
         "<td>0 to 1</td><td>phase&lt;1&gt;</td><td>75.0 %</td>",
         "<td>learner &amp; 0</td><td>learner</td><td>22.00</td>",
+        "<td>2.00</td><td>327</td><td>0.50</td>",
         "<td>algo.gamma</td><td>0.99</td><td>0.5</td>",
         "&lt;p class=&quot;x&quot;&gt;played &amp; won",
         "<td>task: left</td><td>0.5000</td>",

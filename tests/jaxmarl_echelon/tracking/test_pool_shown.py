@@ -2,6 +2,7 @@
 
 import io
 import math
+import re
 
 import matplotlib.image
 from matplotlib.figure import Figure
@@ -124,6 +125,8 @@ def test_other_learners_of_a_league_are_opponents(tmp_path):
     console.print(draw_pool(view, 70, 4))
     text = console.file.getvalue()
     assert "exploiter now" in text and "blue now" in text and "rover now" not in text
+    (other,) = (line for line in text.splitlines() if "exploiter now" in line)
+    assert re.findall(r"±\S+ +(\d+)", other) == ["40"]
     rows = [{key: str(value) for key, value in row.items()} | {"step": "0"} for row in league]
     left, right = Figure().subplots(1, 2)
     plot_ratings(left, rows)
