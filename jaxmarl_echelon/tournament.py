@@ -112,7 +112,8 @@ def opposing_sides(config: RunConfig, program) -> MatchRoles:
         raise ValueError(f"{program.env.spec.name}: must have two roles with equal spaces, or turns")
     if first is last and not program.env.spec.turns:
         raise ValueError(f"{program.env.spec.name}: must have opposing roles, or turns")
-    if first is not last and has_learner(last.name, config.controllers[last.name]):
+    lends = config.controllers[first.name] in (SHARED + last.name, POOL + last.name)
+    if first is not last and not lends and has_learner(last.name, config.controllers[last.name]):
         given = f"controllers.{last.name}={config.controllers[last.name]}"
         raise ValueError(f"{given}: must not learn by itself, as the policy of {first.name} plays both roles")
     owner = config.controllers[first.name].removeprefix(SHARED).removeprefix(POOL)

@@ -152,6 +152,14 @@ def test_roles_with_two_learners_have_no_tournament(controller):
         entrants(env=Fickle(), controllers={"red": controller})
 
 
+@pytest.mark.parametrize("controller", ["shared:red", "pool:red"])
+def test_a_policy_of_the_last_role_that_plays_both_can_meet_others(controller):
+    """The learner is red's, whose policy or past plays blue, too."""
+    found = entrants(env=Fickle(), controllers={"red": "learner", "blue": controller})
+    assert (found.sides.ours, found.sides.theirs) == ("blue", "red") and list(found.program.agents) == ["red"]
+    assert found.sides.agent is found.program.agents["red"]
+
+
 def test_seeds_of_two_runs_have_different_names(tmp_path):
     for run in ("pool", "mirror"):
         (tmp_path / run / "seed_0").mkdir(parents=True)
