@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from algos.checks import LISTED, find_similar
+from algos.checks import LISTED, find_similar, is_number
 
 # Key of saved configurations for `following_settings`.
 FOLLOWS = "follows"
@@ -43,11 +43,6 @@ def plain_config(config: DictConfig, choices: Mapping[str, str]) -> dict[str, An
     plain = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True)) | {"choices": dict(choices)}
     following = following_settings(config)
     return plain | ({FOLLOWS: following} if following else {})
-
-
-def is_number(value: Any) -> bool:
-    """Whether a setting is a number, and no switch."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def unknown_key_message(override: str, key: str, node: DictConfig) -> str:
