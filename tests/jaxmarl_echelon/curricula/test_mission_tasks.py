@@ -152,3 +152,18 @@ def test_parameters_are_those_of_the_environment():
     for params in (curriculum.draw(KEYS[0], state).params, *posed):
         assert layout_difference(jax.tree.map(jnp.asarray, own), strip_weak_types(params)) is None
         np.testing.assert_array_equal(params.levers.mission, np.array(VERBS) == "scout")
+
+
+def test_odds_change_thresholds_and_windows_alone():
+    """The curriculum for weaker enemies keeps the phases' names, difficulties and exams, and all weights."""
+    plain, odds = (
+        compose_config(["env=echelon_missions", f"curriculum={name}"])[0].curriculum
+        for name in ("missions4", "missions4_odds")
+    )
+    changed = {key for key in plain if plain[key] != odds[key]}
+    assert changed == {"phases", "window", "dwell"} and set(plain) == set(odds)
+    kept = ("name", "difficulty", "exams")
+    for one, other in zip(plain.phases, odds.phases, strict=True):
+        assert all(one[key] == other[key] for key in kept)
+        assert set(one.criteria) == set(other.criteria)
+        assert all(other.criteria[key] <= value for key, value in one.criteria.items())
