@@ -66,7 +66,9 @@ def parse_evaluate_arguments() -> argparse.Namespace:
         action="store_true",
         help="print one episode as text, e.g. a game move by move (selected by --episode)",
     )
-    parser.add_argument("--output", type=Path, help="folder for pictures (default: PATH's run folder)")
+    parser.add_argument(
+        "--output", type=Path, help="folder to write to (default: evaluation_CHECKPOINT in the run's folder)"
+    )
     parser.add_argument(
         "overrides", nargs="*", default=[], help="KEY=VALUE for the run's configuration, e.g. env.map=..."
     )
@@ -84,7 +86,7 @@ def main() -> None:
         arguments.path, arguments.checkpoint, arguments.overrides
     )
     episodes = evaluation.whole_seat_rounds(program.env, arguments.episodes or config.eval_episodes)
-    require_options(arguments, program.env, episodes)
+    require_options(arguments, program.env, episodes, program.curriculum)
     output = arguments.output or folder.parent.parent / f"evaluation_{folder.name}"
     output.mkdir(parents=True, exist_ok=True)
     viewer = program.env.viewer
@@ -126,14 +128,21 @@ def main() -> None:
         show_episodes(viewer, trained, output, episode, console, told=arguments.show)
 
 
-def require_options(arguments: argparse.Namespace, env: Environment, episodes: int) -> None:
-    """Checks the options that depend on the environment; raises a one-line UsageError.
+def require_options(
+    arguments: argparse.Namespace, env: Environment, episodes: int, curriculum: Curriculum
+) -> None:
+    """Checks the options that depend on the run; raises a one-line UsageError.
 
     Args:
       arguments: the command line.
       env: the environment.
       episodes: number of episodes that are played.
+      curriculum: the run's.
     """
+    if arguments.ladder and not curriculum.stages and env.ladder is None:
+        raise command_line.UsageError(
+            f"--ladder: the run has no stages, and {env.spec.name} has no curriculum for it"
+        )
     if arguments.episode is not None and not 0 <= arguments.episode < episodes:
         raise command_line.UsageError(f"--episode={arguments.episode}: must be from 0 to {episodes - 1}")
     if arguments.show and not (env.viewer and env.viewer.tells):
@@ -315,17 +324,10 @@ def ladder_course(program: Program, state: RunState) -> tuple[Curriculum, PyTree
     """Returns the curriculum of `--ladder`, the run's or the environment's, and its state.
 
     The state has the tasks of the current configuration, as a checkpoint has those of its own.
-
-    Raises:
-      ValueError: one line, without a curriculum.
     """
     curriculum = program.curriculum
     if curriculum.stages:
         return curriculum, curriculum.retasked(state.curriculum, curriculum.init())
-    if program.env.ladder is None:
-        raise command_line.UsageError(
-            f"--ladder: the run has no stages, and {program.env.spec.name} has no curriculum for it"
-        )
     composed, _ = command_line.compose_config([f"curriculum={program.env.ladder}"])
     curriculum = build.instantiate_node(composed.curriculum, "curriculum", _partial_=True)(program.env)
     return curriculum, curriculum.init()

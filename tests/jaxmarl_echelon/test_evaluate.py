@@ -18,7 +18,7 @@ from rich.console import Console
 from sketched import train_sketched
 
 from algos.on_policy.ppo import PPOConfig
-from jaxmarl_echelon import checkpoints, evaluate
+from jaxmarl_echelon import checkpoints, command_line, evaluate
 from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.curricula.phased import phased_curriculum
 from jaxmarl_echelon.tracking import tables
@@ -63,6 +63,13 @@ def test_evaluate_reproduces_the_score_and_draws(run, monkeypatch, capsys, tmp_p
     with Image.open(animation) as picture:
         assert picture.n_frames == 6
     assert (tmp_path / "replay.html").read_text() == "<p>[0, 1, 2, 3, 4, 5]</p>"
+
+
+def test_a_ladder_that_no_curriculum_has_is_refused_before_anything_is_written(run, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["evaluate", str(run), "--ladder", "--output", str(tmp_path / "new")])
+    with pytest.raises(command_line.UsageError, match="^--ladder: the run has no stages, and "):
+        evaluate.main()
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_loaded_policy_is_that_of_its_checkpoint(run):
