@@ -35,6 +35,8 @@ KINDS = ("step", "policy")
 CHECKPOINT = re.compile(rf"(?:{'|'.join(KINDS)})_(\d+)")
 PARTIAL = ".partial_"
 PATTERN = set("[]*?")
+# Most runs that a message names.
+LISTED = 20
 
 
 class CheckpointError(ValueError):
@@ -248,8 +250,18 @@ def find_checkpoint(path: str | Path, name: str) -> Path:
     whole = [found for found in whole if _step(found.name) >= 0 and (found / METADATA).is_file()]
     if name == "latest" and whole:
         return whole[-1].resolve()
-    there = f"; available: {', '.join(found.name for found in whole)}" if whole else ""
-    raise CheckpointError(f"{path}: has no checkpoint named {name!r}{there}")
+    raise CheckpointError(f"{path}: has no checkpoint named {name!r}{_describe_found(path, whole)}")
+
+
+def _describe_found(path: Path, whole: list[Path]) -> str:
+    """Formats what a folder without the wanted checkpoint has: members or runs, or other checkpoints."""
+    runs = sorted(found.parent.name for found in path.glob("*/checkpoints") if found.is_dir())
+    if runs:  # a group, or a folder of runs
+        return f"; name the folder of a run in it: {_list_names(runs)}"
+    places = (place for place in (path, path / "checkpoints") if place.is_dir())
+    pointers = sorted(found.name for place in places for found in place.iterdir() if _target(found))
+    names = [*pointers, *(found.name for found in whole)]
+    return f"; available: {', '.join(names)}" if names else ""
 
 
 def has_checkpoint(path: str | Path, name: str) -> bool:
@@ -275,6 +287,21 @@ def read_metadata(folder: Path) -> dict:
     if found != FORMAT:
         raise CheckpointError(f"{folder}: checkpoint of format {found}; this version reads format {FORMAT}")
     return facts
+
+
+def require_single_run(folder: Path, facts: dict) -> None:
+    """Checks that a checkpoint has the state of one run, not that of all members of a group.
+
+    Raises:
+      CheckpointError: one line with the names of the members.
+    """
+    if members := list(facts.get("group", ())):
+        raise CheckpointError(f"{folder}: is of a group; name the folder of a member: {_list_names(members)}")
+
+
+def _list_names(names: list[str]) -> str:
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return f"{', '.join(names[:LISTED])}{more}"
 
 
 def restore_state(folder: Path, like: PyTree, prefix: str = "") -> PyTree:

@@ -56,6 +56,7 @@ def load_run(path: str, name: str, overrides=(), *, policy_only: bool = False):
     """
     folder = checkpoints.find_checkpoint(path, name)
     facts = checkpoints.read_metadata(folder)
+    checkpoints.require_single_run(folder, facts)
     config, said = build.read_saved_config(facts), set()
     for override in map(command_line.expand_alias, overrides):
         key, _, value = override.partition("=")

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxmarl_echelon import checkpoints
+from jaxmarl_echelon import checkpoints, run_loading
 
 
 def state(scale=1.0):
@@ -243,6 +243,23 @@ def test_mismatched_array_is_named_in_one_line(tmp_path):
         checkpoints.find_checkpoint(tmp_path / "nowhere", "latest")
     with pytest.raises(ValueError, match="no checkpoint named 'best_eval'"):
         checkpoints.find_checkpoint(tmp_path, "best_eval")
+
+
+def test_a_wrong_folder_or_name_is_answered_with_what_is_there(tmp_path):
+    for run in ("group", "group/seed_0", "group/seed_1"):
+        facts = {"step": 1} | ({"group": {"seed_0": {}, "seed_1": {}}} if run == "group" else {})
+        names = ("latest",) if run == "group" else ("latest", "best_eval")
+        checkpoints.save_checkpoint(tmp_path / run / "checkpoints", names, state(), facts)
+    for folder, runs in ((tmp_path / "group", "seed_0, seed_1"), (tmp_path, "group")):
+        with pytest.raises(ValueError, match=f"name the folder of a run in it: {runs}$"):
+            checkpoints.find_checkpoint(folder, "best_eval")
+    with pytest.raises(ValueError, match="available: best_eval, latest, step_000000000001$"):
+        checkpoints.find_checkpoint(tmp_path / "group/seed_0", "best_evl")
+    found = checkpoints.find_checkpoint(tmp_path / "group", "latest")
+    with pytest.raises(ValueError, match="is of a group; name the folder of a member: seed_0, seed_1$"):
+        checkpoints.require_single_run(found, checkpoints.read_metadata(found))
+    with pytest.raises(ValueError, match="is of a group"):
+        run_loading.load_run(str(tmp_path / "group"), "latest")
 
 
 def test_a_truncated_checkpoint_is_refused(tmp_path):

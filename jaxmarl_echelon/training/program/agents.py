@@ -274,7 +274,9 @@ def load_frozen_policy(config: RunConfig, role: str, path: str, where: str, agen
     """
     stem, named = split_role(path, [one.name for one in config.env.spec.roles])
     folder = checkpoints.find_checkpoint(stem, "best_eval")
-    theirs = build.build_run_config(build.read_saved_config(checkpoints.read_metadata(folder)))
+    facts = checkpoints.read_metadata(folder)
+    checkpoints.require_single_run(folder, facts)
+    theirs = build.build_run_config(build.read_saved_config(facts))
     learnt = named or role
     if (actor := theirs.controllers.get(learnt, "")).startswith((SHARED, POOL)):
         learnt = actor.removeprefix(SHARED).removeprefix(POOL)
@@ -291,7 +293,7 @@ def load_frozen_policy(config: RunConfig, role: str, path: str, where: str, agen
             f"{where}: that run trained one policy for each of {other.size} agents, here are {agents}"
         )
     agent = make_learner(theirs, learnt)
-    require_same_worlds(folder, checkpoints.read_metadata(folder), {learnt: agent})
+    require_same_worlds(folder, facts, {learnt: agent})
     like = jax.eval_shape(lambda key: agent.policy_state(agent.init(key)), jax.random.key(0))
     # Only the actor is used, which takes no critic observations.
     agent = agent._replace(asymmetric=False)
