@@ -244,9 +244,28 @@ def compose_config(
             OmegaConf.resolve(config)
             # These change with the learner's, in variants of the run and when it is resumed.
             restore_following(config, following)
+            _refuse_replaced_mappings(config, overrides, sources)
             return config, chosen
     except (HydraException, OmegaConfBaseException, TypeError) as error:
         raise UsageError(_explain(error, overrides, sources)) from error
+
+
+def _refuse_replaced_mappings(config: DictConfig, overrides: Sequence[str], sources: Sources) -> None:
+    """Raises UsageError for a text in place of a mapping of settings, such as `algo.core=lstm`."""
+    texts = [o for o in overrides if isinstance(OmegaConf.select(config, _dotted_key(o)), str)]
+    if not (texts := [o for o in texts if "." in _dotted_key(o)]):
+        return
+    chosen = [o for o in overrides if o.partition("=")[0] in config_groups()]
+    usual = compose(sources.name, overrides=[*chosen, *sources.searched()])
+    for override in texts:
+        before = OmegaConf.select(usual, _dotted_key(override), throw_on_missing=False)
+        if OmegaConf.is_dict(before) and len(before):
+            keys = ", ".join(str(key) for key in before)
+            raise UsageError(f"{override.lstrip('+')}: must be a mapping, with the keys {keys}")
+
+
+def _dotted_key(override: str) -> str:
+    return override.lstrip("+~").partition("=")[0]
 
 
 @contextmanager
@@ -402,6 +421,9 @@ def _explain(error: Exception, overrides: Sequence[str], sources: Sources) -> st
                 return unknown_key_message(
                     override, key, compose(sources.name, overrides=[*chosen, *sources.searched()])
                 )
+    merging = message.partition("Error merging override ")[2]
+    if merging in overrides and error.__cause__ is not None:  # such as an index beyond a list's end
+        return f"{merging.lstrip('+~')}: {str(error.__cause__).splitlines()[0]}"
     return message.splitlines()[0]
 
 

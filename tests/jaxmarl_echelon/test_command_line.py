@@ -40,6 +40,13 @@ def rivals(folder):
     ("argument", "words"),
     [
         ("algo.gama=0.9", ["algo.gama=0.9", "did you mean algo.gamma?"]),
+        (
+            "curriculum.phases.3.criteria.patience=9",
+            ["curriculum.phases={'3'", "unknown to constant"],
+        ),
+        ("algo.widths=64", ["widths=64: must be a list"]),
+        ("algo.core=lstm", ["error: algo.core=lstm: must be a mapping, with the keys kind, "]),
+        ("algo.widths.7=3", ["algo.widths.7=3: list index out of range"]),
         ("lerning_rate=1", ["lerning_rate=1", "unknown key"]),
         ("pool.shares={magic: 1}", ["pool.shares={magic: 1}", "unknown key", "mirror, pfsp, fixed"]),
         ("algo=ddpg", ["algo=ddpg", "unknown algo", "ppo"]),

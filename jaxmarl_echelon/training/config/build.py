@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from fractions import Fraction
 from importlib import import_module
+from inspect import signature
 from math import isfinite
 from typing import Any
 
@@ -14,6 +15,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from algos import checks
 from algos.defaults import read_defaults
 from algos.on_policy.update_sizes import UpdateSizes
 from algos.settings import AUTO, LearnerSettings
@@ -90,6 +92,7 @@ def build_run_config(config: DictConfig, env: Environment | None = None) -> RunC
     computed = {"shards": shards, "replay": _wants_replay(config)}
     sizes = {key: config[key] for key in keys if key in config} | computed
     require_run_sizes({key: sizes.get(key, read_defaults("config")[key]) for key in SIZES})
+    _refuse_untaken_settings(config.curriculum, "curriculum")
     curriculum = instantiate_node(config.curriculum, "curriculum", _partial_=True)
     pool = PoolSettings() if config.get("pool") is None else instantiate_node(config.pool, "pool")
     chosen = config.get("transforms")
@@ -192,6 +195,21 @@ def _refuse_strangers(config: DictConfig) -> None:
     for key in config:
         if key not in known:
             raise ValueError(f"{key}={config[key]}: unknown key. Allowed: {', '.join(known)}")
+
+
+def _refuse_untaken_settings(node: DictConfig, where: str) -> None:
+    """Raises ValueError for settings that the `_target_` of a node does not take beside its first argument.
+
+    Keys of another option of the group reach a node whose file accepts keys of its own.
+    """
+    kind = _target(node)
+    if not callable(kind):
+        return
+    _, *taken = signature(kind).parameters.values()
+    if not any(one.kind is one.VAR_KEYWORD for one in taken):
+        given = {key: node[key] for key in node if not str(key).startswith("_")}
+        what = f"unknown to {kind.__name__} ({where}=NAME chooses another)"
+        checks.require_keys(f"{where}.", given, [one.name for one in taken], what)
 
 
 def _refuse_teachers(config: DictConfig) -> None:

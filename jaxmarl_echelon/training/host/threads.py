@@ -3,9 +3,10 @@
 import os
 from importlib.util import find_spec
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from algos import checks
+from jaxmarl_echelon.config_keys import is_number
 
 # Multiplications of a hidden layer for one minibatch, and environments, up to which a run counts as small.
 _PRODUCTS, _ENVIRONMENTS = 2**20, 32
@@ -34,10 +35,15 @@ def provide_threads(config: DictConfig, members: int) -> None:
 def is_small_run(config: DictConfig, members: int) -> bool:
     """Whether handing an operation to another thread costs more than the operation: few, narrow numbers."""
     algo, core = config.algo, config.algo.get("core") or {}
-    widths = [width for key in _WIDTHS for width in algo.get(key) or ()]
+    listed = (algo.get(key) for key in _WIDTHS)
+    widths = [width for given in listed if OmegaConf.is_list(given) for width in given]
     widths += [core["width"]] if core.get("kind", "none") != "none" else []
-    if not widths or config.get("algos"):
+    minibatches = algo.get("num_minibatches") or 1
+    samples = algo.get("batch_size") or algo.horizon
+    sizes = (*widths, config.num_envs, samples, minibatches)
+    # Sizes of another kind are derived later (`auto`), or refused.
+    if not widths or config.get("algos") or not all(map(is_number, sizes)):
         return False
-    rows = algo.get("batch_size") or config.num_envs * algo.horizon / (algo.get("num_minibatches") or 1)
+    rows = algo.get("batch_size") or config.num_envs * algo.horizon / minibatches
     few = members * config.num_envs <= _ENVIRONMENTS
     return few and members * rows * max(widths) ** 2 <= _PRODUCTS
