@@ -35,10 +35,13 @@ def require_given(name: str, value: T | None) -> T:
     return value
 
 
-def find_similar(given: object, names: Iterable[str], limit: int = 2) -> list[str]:
-    """Returns up to `limit` names that the given one may have been meant to be, the closest first."""
+def find_similar(given: object, names: Iterable[str], limit: int = 2, likeness: float = 0.6) -> list[str]:
+    """Returns up to `limit` names that the given one may have been meant to be, the closest first.
+
+    `likeness` is the least `ratio` of difflib's matcher, from 0 to 1.
+    """
     by_lower = {name.lower(): name for name in names}
-    return [by_lower[one] for one in difflib.get_close_matches(str(given).lower(), by_lower, limit)]
+    return [by_lower[one] for one in difflib.get_close_matches(str(given).lower(), by_lower, limit, likeness)]
 
 
 def suggest_names(given: object, names: Collection[object], shown: Collection[object] | None = None) -> str:

@@ -64,9 +64,28 @@ def unknown_key_message(override: str, key: str, node: DictConfig) -> str:
     return f"{override}: unknown key{meant}{listed}"
 
 
+def complete_key(message: str, settings: Mapping[str, Any], where: str) -> str:
+    """Adds the place of a setting to a message that begins with its name alone, `NAME=VALUE`.
+
+    Args:
+      message: returned unchanged if it begins otherwise, or with a name that several settings have.
+      settings: nested mappings of settings.
+      where: dotted key of these settings.
+    """
+    name = message.partition("=")[0]
+    if name.partition(".")[0] in settings:
+        return f"{where}.{message}"
+    named = {key: value for key, value in flatten_leaves(settings).items() if f".{key}".endswith(f".{name}")}
+    exact = [key for key, value in named.items() if message.startswith(f"{name}={value}:")]
+    for keys in (list(named), exact):
+        if len(keys) == 1:
+            return f"{where}.{keys[0].removesuffix(name)}{message}"
+    return message
+
+
 def _find_keys(name: str, node: DictConfig) -> list[str]:
-    """Returns up to two dotted keys, anywhere in a configuration, whose last part is close to `name`."""
+    """Returns up to two dotted keys, anywhere in a configuration, whose last part is very close to `name`."""
     ends: dict[str, str] = {}
     for key in flatten_leaves(node):
         ends.setdefault(key.rpartition(".")[2], key)
-    return [ends[end] for end in ([name] if name in ends else find_similar(name, ends))]
+    return [ends[end] for end in ([name] if name in ends else find_similar(name, ends, likeness=0.8))]

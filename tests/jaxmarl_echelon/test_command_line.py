@@ -40,11 +40,13 @@ def rivals(folder):
     ("argument", "words"),
     [
         ("algo.gama=0.9", ["algo.gama=0.9", "did you mean algo.gamma?"]),
+        ("algo.learning_rate=fast", ["error: algo.learning_rate=fast: must be a number from 0 to 1"]),
+        ("algo.num_minibatches=7", ["error: algo.num_minibatches=7: must divide"]),
         (
             "curriculum.phases.3.criteria.patience=9",
             ["curriculum.phases={'3'", "unknown to constant"],
         ),
-        ("algo.widths=64", ["widths=64: must be a list"]),
+        ("algo.widths=64", ["error: algo.widths=64: must be a list"]),
         ("algo.core=lstm", ["error: algo.core=lstm: must be a mapping, with the keys kind, "]),
         ("algo.widths.7=3", ["algo.widths.7=3: list index out of range"]),
         ("lerning_rate=1", ["lerning_rate=1", "unknown key"]),

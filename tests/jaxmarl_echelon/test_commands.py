@@ -10,7 +10,7 @@ import jaxmarl_echelon as je
 from algos import checks
 from jaxmarl_echelon import __main__ as commands
 from jaxmarl_echelon import command_line
-from jaxmarl_echelon.config_keys import unknown_key_message
+from jaxmarl_echelon.config_keys import complete_key, unknown_key_message
 
 
 def test_every_console_script_is_listed_with_one_line(monkeypatch, capsys):
@@ -91,9 +91,27 @@ CONFIG = {
         ("width", "unknown key; did you mean algo.core.width? Allowed here: env, algo, seed"),
         ("algo.gama", "unknown key; did you mean algo.gamma? Allowed here: gamma, core"),
         ("env.gamma", "unknown key; did you mean algo.gamma?"),
+        ("env.seen", "unknown key. Allowed here: " + ", ".join(CONFIG["env"])),  # not `seed`
         ("algo.zzz", "unknown key. Allowed here: gamma, core"),
     ],
 )
 def test_keys_are_suggested_from_the_whole_configuration(key, said):
     message = unknown_key_message(f"{key}=1", key, OmegaConf.create(CONFIG))
     assert message == f"{key}=1: {said}"
+
+
+@pytest.mark.parametrize(
+    ("message", "place"),
+    [
+        ("gamma=2: must be", "algo."),
+        ("width=0: must be", "algo.core."),
+        ("core.width=0: must be", "algo."),
+        ("kind=lsmt: unknown", "algo.core."),  # by its value
+        ("kind=3: unknown", ""),
+        ("env.gamma=2: must be", ""),
+        ("horizon=3: must be", ""),
+    ],
+)
+def test_messages_name_a_setting_by_its_whole_key(message, place):
+    settings = {"gamma": 0.99, "core": {"width": 4, "kind": "lsmt"}, "encoder": {"kind": "none"}}
+    assert complete_key(message, settings, "algo") == place + message

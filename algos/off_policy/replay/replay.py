@@ -314,7 +314,7 @@ def make_hindsight_part(
         return OFF
     if goal is None:
         raise ValueError(
-            f"replay.hindsight_ratio={config.hindsight_ratio}: this environment has no goals; must be 0"
+            f"algo.replay.hindsight_ratio={config.hindsight_ratio}: this environment has no goals; must be 0"
         )
     relabel = make_relabel(goal, config.hindsight_strategy, count)
     return ReplayPart(

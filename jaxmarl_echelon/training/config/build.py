@@ -19,7 +19,7 @@ from algos import checks
 from algos.defaults import read_defaults
 from algos.on_policy.update_sizes import UpdateSizes
 from algos.settings import AUTO, LearnerSettings
-from jaxmarl_echelon.config_keys import FOLLOWS, restore_following
+from jaxmarl_echelon.config_keys import FOLLOWS, complete_key, restore_following
 from jaxmarl_echelon.envs import contract
 from jaxmarl_echelon.envs.base import Environment
 from jaxmarl_echelon.selfplay.credit import TransformSettings
@@ -298,7 +298,9 @@ def instantiate_node(node: DictConfig, where: str, **arguments):
     except InstantiationException as error:
         cause = error.__cause__
         if isinstance(cause, ValueError | OSError):
-            raise ValueError(str(cause)) from error
+            raise ValueError(
+                complete_key(str(cause), OmegaConf.to_container(node, resolve=True), where)
+            ) from error
         if isinstance(cause, TypeError | AttributeError | ImportError):
             raise ValueError(f"{where}: {str(cause).splitlines()[0]}") from error
         raise

@@ -16,6 +16,7 @@ from algos.settings import teacher_script
 from algos.stacked_agents import vectorize_over_agents
 from algos.types import Agent, PyTree
 from jaxmarl_echelon import checkpoints
+from jaxmarl_echelon.config_keys import complete_key
 from jaxmarl_echelon.envs.base import Environment, Role
 from jaxmarl_echelon.selfplay.credit import AdvantageTransforms, make_advantage_transforms
 from jaxmarl_echelon.selfplay.pool import make_pool
@@ -44,11 +45,20 @@ def make_actors(config: RunConfig) -> dict[str, Agent]:
 
 
 def make_learner(config: RunConfig, name: str, **options) -> Agent:
-    """Builds the agent of one role; `options` are passed to the algorithm's `make`."""
+    """Builds the agent of one role; `options` are passed to the algorithm's `make`.
+
+    Raises:
+      ValueError: one line with the key, the value and the allowed values.
+    """
     spaces, sizes = config.learner_task(name)
-    if config.algos[name].reads_text:
+    algo = config.algos[name]
+    if algo.reads_text:
         options["base"] = load_base(config, name)
-    agent = config.algos[name].make(*spaces, updates=config.updates, **sizes, **options)
+    try:
+        agent = algo.make(*spaces, updates=config.updates, **sizes, **options)
+    except ValueError as error:
+        where = "algo" if algo == config.algo else f"algos.{name}"
+        raise ValueError(complete_key(str(error), vars(algo), where)) from error
     return (
         vectorize_over_agents(agent, config.policies(name))
         if config.controllers[name] == PER_AGENT

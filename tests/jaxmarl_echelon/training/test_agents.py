@@ -226,7 +226,7 @@ def test_privileged_critics_are_refused_where_unsupported():
     with pytest.raises(ValueError, match="^algo=sac: cannot train player, which has privileged critics"):
         run_of(Steered(), LEARNERS["sac"]())
     config = run_of(probes.Hidden(), LEARNERS["ppo"](shared=True))
-    with pytest.raises(ValueError, match="^shared=True: must be false where critics have observations of"):
+    with pytest.raises(ValueError, match="^algo.shared=True: must be false where critics have"):
         make_program(config)
 
 
