@@ -113,6 +113,7 @@ def test_a_part_is_shown(call, multirun):
         (["algo=nine"], ["algo=nine", "tqc", "mine"]),
         (["env=mine", "env.lidar_beems=3"], ["env.lidar_beems=3", "did you mean env.lidar_beams?"]),
         (["env=broken"], ["env", "horizons"]),
+        (["env=probe", "env._target_=absent.Env"], ["env: ", "'absent.Env'", "No module named 'absent'"]),
         (["--config-name", "nine"], ["--config-name=nine", "allowed: config, small"]),
         (["hydra.searchpath=[elsewhere]"], ["hydra.searchpath=[elsewhere]", "--config-dir"]),
         (["--package", "algo"], ["--package=algo", "--cfg"]),
@@ -127,7 +128,7 @@ def test_what_is_wrong_is_one_line(call, folder, tmp_path, multirun, arguments, 
     for word in words:
         assert word in message
     # Values are read when a run of a sweep begins, and Hydra has kept a note of the sweep by then.
-    begun = ["multirun.yaml"] if multirun and arguments == ["env=broken"] else []
+    begun = ["multirun.yaml"] if multirun and arguments[0] in ("env=broken", "env=probe") else []
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == begun
 
 

@@ -301,6 +301,8 @@ def instantiate_node(node: DictConfig, where: str, **arguments):
             raise ValueError(
                 complete_key(str(cause), OmegaConf.to_container(node, resolve=True), where)
             ) from error
-        if isinstance(cause, TypeError | AttributeError | ImportError):
+        if isinstance(cause, ImportError):  # The reason is in its second line.
+            raise ValueError(f"{where}: {' '.join(str(cause).split())[:300]}") from error
+        if isinstance(cause, TypeError | AttributeError):
             raise ValueError(f"{where}: {str(cause).splitlines()[0]}") from error
         raise
