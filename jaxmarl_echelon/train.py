@@ -187,6 +187,7 @@ class Job(NamedTuple):
       layout: the devices.
       held: see `input_files.policy_runs_in_state`.
       store: `(folder)`, writes what the run has made for itself into its folder, such as base models.
+      steps: environment steps of the run, or of each member, in whole chunks.
     """
 
     resolved: dict
@@ -198,6 +199,7 @@ class Job(NamedTuple):
     layout: DeviceLayout
     held: Collection[str] = ()
     store: Callable[[Path], None] = lambda _folder: None
+    steps: int = 0
 
 
 def read_job(config: DictConfig, choices: dict[str, str], layout: DeviceLayout = devices.ALONE) -> Job:
@@ -224,7 +226,7 @@ def read_job(config: DictConfig, choices: dict[str, str], layout: DeviceLayout =
         names = tuple(member.name for member in members)
         held = input_files.policy_runs_in_state(members[0].config)
         store = partial(base_models.store_bases, members[0].config, resolved)
-        return Job(resolved, together, restore, needed, names, plans, layout, held, store)
+        return Job(resolved, together, restore, needed, names, plans, layout, held, store, base.steps)
     run = build.build_run_config(config)
     resolved = input_files.with_absolute_paths(resolved, input_files.hash_input_files(run))
     contract.require_traces(run.env)
@@ -236,7 +238,7 @@ def read_job(config: DictConfig, choices: dict[str, str], layout: DeviceLayout =
     plans = build.update_sizes_of_learners(run)
     held = input_files.policy_runs_in_state(run)
     store = partial(base_models.store_bases, run, resolved)
-    return Job(resolved, alone, restore, needed, (), plans, layout, held, store)
+    return Job(resolved, alone, restore, needed, (), plans, layout, held, store, run.steps)
 
 
 def execute_job(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None = None) -> dict[str, Any]:
@@ -322,10 +324,23 @@ def announce_job(job: Job, folder: Path) -> None:
     print(f"device: {devices.describe_devices(job.layout.number)}")
     if job.layout.number > 1:
         print(job.layout.describe(job.resolved["shards"]))
+    if (line := describe_rounding(job.resolved, job.steps)) is not None:
+        print(line)
     if job.replay_bytes:
         print(f"replay buffer: {job.replay_bytes / 1e6:,.1f} MB")
     for role, plan in job.plans.items():
         Console().print(tables.update_size_table(role, plan))
+
+
+def describe_rounding(resolved: Mapping[str, Any], steps: int) -> str | None:
+    """Formats the line of a run that is at least a tenth longer than asked for; None for others."""
+    if steps < 1.1 * resolved.get("total_env_steps", steps):
+        return None
+    chunk = resolved["updates_per_chunk"]
+    unit = "update" if chunk == 1 else f"chunk of updates_per_chunk={chunk} updates"
+    return (
+        f"total_env_steps={resolved['total_env_steps']}: rounded up to {steps:,}, as the last {unit} is whole"
+    )
 
 
 def conclude_job(job: Job, folder: Path, summary: dict) -> None:

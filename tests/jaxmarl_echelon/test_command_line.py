@@ -311,6 +311,13 @@ def test_scenes_are_built_after_all_other_settings_were_read(monkeypatch, capsys
     assert words in capsys.readouterr().err
 
 
+def test_a_run_says_when_whole_chunks_make_it_longer():
+    asked = {"total_env_steps": 256, "updates_per_chunk": 100}
+    line = train.describe_rounding(asked, 6400)
+    assert line.startswith("total_env_steps=256: rounded up to 6,400, ") and "updates_per_chunk=100" in line
+    assert train.describe_rounding(asked | {"total_env_steps": 6000}, 6400) is None
+
+
 def test_stopped_run_prints_how_to_continue(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(train, "draw_learning_curve", lambda _folder: None)
     folder = tmp_path / ("long" * 30) / "it's"

@@ -337,6 +337,11 @@ class RunConfig:
         return self.num_envs * self.horizon * plies * learners
 
     @property
+    def steps(self) -> int:
+        """Environment steps of the whole run, rounded up to whole chunks."""
+        return self.updates * self.steps_per_update
+
+    @property
     def updates(self) -> int:
         """Updates of the whole run, rounded up to whole chunks."""
         chunk = self.steps_per_update * self.updates_per_chunk

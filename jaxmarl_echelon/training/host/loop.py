@@ -187,7 +187,9 @@ class RunLoop:
         """Returns the first state: restored, or initial and evaluated."""
         if resume is not None:
             state = self.compiled.place(self.restore(resume, self.compiled.state))
-            self.tracker.event(self.step, f"resumed from {resume.name}")
+            done = self.progress.updates >= self.config.updates
+            more = "; all steps are done, a larger total_env_steps continues" if done else ""
+            self.tracker.event(self.step, f"resumed from {resume.name}{more}")
             return state
         state, names = self._assess(self.compiled.init())
         self.save(state, names)
