@@ -265,6 +265,10 @@ def main() -> None:
         command = continued_command(arguments, read_command(stored))
     elif arguments.output is not None and arguments.output.exists():
         raise command_line.UsageError(f"--output={arguments.output}: exists, and is no folder of a search")
+    elif arguments.output is not None and not arguments.overrides and arguments.space is None:
+        raise command_line.UsageError(
+            f"--output={arguments.output}: no search to continue; a new one needs sweep={{KEY: RANGE}}"
+        )
     else:
         command = given_command(arguments)
     search = Search(command)
