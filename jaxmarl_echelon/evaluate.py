@@ -105,7 +105,7 @@ def main() -> None:
     for table in (*tables.actor_tables(rows, episodes, spec), *tables.task_tables(tasks, spec)):
         console.print(table)
     if not arguments.overrides:
-        console.print(reproduce_scores(program, config, state, facts))
+        console.print(reproduce_scores(program, config, state, facts), soft_wrap=True)
     (output / "evaluation.json").write_text(json.dumps(rows, indent=2) + "\n")
     if program.env.spec.tasks:
         (output / "tasks.json").write_text(json.dumps(tasks, indent=2) + "\n")

@@ -139,7 +139,8 @@ def write_comparison_markdown(path: Path, comparison: MethodComparison) -> None:
 def comparison_title(comparison: MethodComparison) -> str:
     """Names what was compared."""
     tasks = ", ".join(f"{task} ({measure})" for task, measure in comparison.measures.items())
-    return f"{len(comparison.runs)} runs on {tasks}"
+    number = len(comparison.runs)
+    return f"{number} run{'s' if number > 1 else ''} on {tasks}"
 
 
 def comparison_tables(comparison: MethodComparison) -> list[Table]:
