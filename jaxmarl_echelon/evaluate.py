@@ -102,7 +102,8 @@ def main() -> None:
     for line in (*program.env.describe(), *program.env.left_out()):
         console.print(line, markup=False, soft_wrap=True)
     spec = judging_spec(program)
-    for table in (*tables.actor_tables(rows, episodes, spec), *tables.task_tables(tasks, spec)):
+    scores = tables.actor_tables(rows, episodes, spec, console.width)
+    for table in (*scores, *tables.task_tables(tasks, spec)):
         console.print(table)
     if not arguments.overrides:
         console.print(reproduce_scores(program, config, state, facts), soft_wrap=True)

@@ -17,6 +17,7 @@ from algos.types import PyTree
 from jaxmarl_echelon import command_line, run_loading
 from jaxmarl_echelon.selfplay.ratings import SYSTEMS, rating_system
 from jaxmarl_echelon.tracking.pool_plot import matrix_plot
+from jaxmarl_echelon.tracking.tables import break_headings
 from jaxmarl_echelon.training.acting.random_streams import Stream, stream_key
 from jaxmarl_echelon.training.config.role_assignment import POOL, SHARED, has_learner
 from jaxmarl_echelon.training.config.run_config import RunConfig
@@ -185,7 +186,8 @@ def print_ratings(
     table = Table(title=f"{len(names)} entries, each against each", title_justify="left")
     columns = ("entry", "rating", "uncertainty", "mean score", "expected", "worst score", "match quality")
     for column in columns:
-        table.add_column(column, justify="left" if column == "entry" else "right", no_wrap=True)
+        first = column == "entry"  # Other headings may take two lines.
+        table.add_column(column, justify="left" if first else "right", no_wrap=first)
     own = np.eye(len(names), dtype=bool)
     scores = np.where(own, np.nan, (payoff + 1.0 - payoff.T) / 2.0)
     means = [np.nanmean(np.where(own, np.nan, x), axis=1) for x in (scores, expected, quality)]
@@ -194,7 +196,9 @@ def print_ratings(
         row = (rating[index, 0], rating[index, 1], score, awaited, np.nanmin(scores[index]), even)
         table.add_row(names[index], *(f"{value:.2f}" for value in row))
     # Without a terminal, as in a file, a fixed width prevents cut columns.
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    break_headings(table, console.width)
+    console.print(table)
 
 
 def script() -> None:

@@ -11,7 +11,13 @@ from jaxmarl_echelon.tracking.formats import format_finite, format_fixed
 MOST_COLUMNS = 8
 
 
-def actor_tables(rows: Mapping[str, Mapping[str, float]], episodes: int, spec: Any) -> list[Table]:
+def actor_tables(
+    rows: Mapping[str, Mapping[str, float]],
+    episodes: int,
+    spec: Any,
+    width: int = 120,
+    most: int = MOST_COLUMNS,
+) -> list[Table]:
     """Table with one row per actor: score with its interval, return, length, non-zero outcomes and measures.
 
     Episodes that were quarantined are not scored; their number is shown if there are any. Measures that do
@@ -21,6 +27,8 @@ def actor_tables(rows: Mapping[str, Mapping[str, float]], episodes: int, spec: A
       rows: actor to its `eval_agg/...` values.
       episodes: episodes per actor.
       spec: the environment's `EnvSpec`.
+      width: of the terminal; measures that make the table wider are shown below.
+      most: outcomes and measures in the row at most.
     """
     names = [name for name in next(iter(rows.values())) if name.startswith("eval_agg/outcome/")]
     outcomes = [name for name in names if any(values[name] > 0 for values in rows.values())]
@@ -31,7 +39,7 @@ def actor_tables(rows: Mapping[str, Mapping[str, float]], episodes: int, spec: A
     numbers = [
         name for name in numbers if any(abs(values[f"eval_agg/{name}"]) > 0 for values in rows.values())
     ]
-    beside = numbers if len(outcomes) + len(numbers) <= MOST_COLUMNS else []
+    beside = numbers if len(outcomes) + len(numbers) <= most else []
     sick = [values.get("eval_agg/quarantined", 0.0) for values in rows.values()]
     first = [*(["quarantined"] if any(sick) else []), *([f"{spec.score} [95 %]"] if scored else [])]
     for column in (*first, "return", "length"):
@@ -49,10 +57,31 @@ def actor_tables(rows: Mapping[str, Mapping[str, float]], episodes: int, spec: A
         ]
         cells += [format_fixed(values[name], 2) for name in outcomes]
         result.add_row(*cells, *(format_fixed(values[f"eval_agg/{name}"], 2) for name in beside))
+    if beside and break_headings(result, width) > width:  # Rich would cut cells.
+        return actor_tables(rows, episodes, spec, width, most=0)
     if len(beside) == len(numbers):
         return [result]
     below = {name: [format_fixed(one[f"eval_agg/{name}"], 2) for one in rows.values()] for name in numbers}
     return [result, _by_row("measures", rows, below)]
+
+
+def break_headings(table: Table, width: int) -> int:
+    """Puts each word of the headings on a line of its own, if a table of text is wider than the terminal.
+
+    Returns:
+      the width of the table then.
+    """
+    if (found := _text_width(table)) <= width:
+        return found
+    for column in table.columns:
+        if not column.no_wrap:
+            column.header = str(column.header).replace(" ", "\n")
+    return _text_width(table)
+
+
+def _text_width(table: Table) -> int:
+    texts = ([*str(column.header).splitlines(), *map(str, column.cells)] for column in table.columns)
+    return sum(max(map(len, text), default=0) + 3 for text in texts) + 1
 
 
 def _acting(spec: Any) -> str:

@@ -114,6 +114,21 @@ def test_tables_say_how_policies_act(tmp_path):
             assert str(table.title).endswith(f", {acting}")
 
 
+def test_measures_are_shown_below_where_the_terminal_is_narrow(tmp_path):
+    many = tuple(results.Result(f"measure{nth}") for nth in range(6))
+    spec = EnvSpec("yard", 1, (), 0.1, 100, (results.Result("quality"), *many), score="quality")
+    values = EVALUATED | {one.name: float(nth + 1) for nth, one in enumerate(many)}
+    rows = {"trained policy": {f"eval_agg/{key}": value for key, value in values.items()}}
+    for width, number in ((122, 1), (121, 2), (80, 2)):
+        console = make_console(width, 40, color_system=None)
+        found = tables.actor_tables(rows, 8, spec, width)
+        for table in found:
+            console.print(table)
+        text = console.file.getvalue()
+        assert len(found) == number and "…" not in text
+        assert all(word in text for word in ("0.62 [0.50, 0.75]", "measure5", "6.00"))
+
+
 def test_many_measures_have_a_table_of_their_own(tmp_path):
     many = tuple(results.Result(f"measure_{nth}") for nth in range(tables.MOST_COLUMNS + 1))
     spec = EnvSpec("yard", 1, (), 0.1, 100, (results.Result("quality"), *many), score="quality")
