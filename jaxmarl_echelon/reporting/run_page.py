@@ -30,6 +30,10 @@ _SUMMARY = "summary.json"
 # An evaluation whose episodes were all quarantined.
 UNSCORED = "no score"
 UNFINISHED = "unfinished"
+OVER_VARIANTS = (
+    "Scores above, and charts whose legend names no variant, "
+    "are means over the members of all {count} variants."
+)
 
 
 def write_report(
@@ -69,6 +73,7 @@ def compose_run_page(
     parts = [
         pages.write_paragraph(_written_at(running)),
         pages.list_facts(list_run_facts(run, members, running=running)),
+        _note_variants(members),
         section("Learning curves", run_charts.chart_learning_curves(run, members)),
         section("Members", (), run_charts.list_members(members)),
         section(
@@ -95,6 +100,12 @@ def compose_run_page(
 def _written_at(running: bool) -> str:
     now = f"Written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC."
     return f"{now} Reloads every {pages.RELOAD_SECONDS} s while the run goes on." if running else now
+
+
+def _note_variants(members: Sequence[RecordedRun]) -> str:
+    """Says what is a mean over different methods; empty with fewer than two variants."""
+    count = len({member.variant for member in members})
+    return pages.write_paragraph(OVER_VARIANTS.format(count=count)) if count > 1 else ""
 
 
 def list_run_facts(

@@ -157,6 +157,17 @@ def test_a_group_shows_its_members(tmp_path):
     assert "group seed_1</h1>" in member and "<b>60.0 % [50.0, 70.0]</b>" in member
 
 
+def test_a_group_of_variants_says_what_is_a_mean_over_all_of_them(tmp_path):
+    folder = write_group(tmp_path / "group", [(0.0, 0.2), (0.0, 0.6)])
+    mean = {"success_rate": 0.4, "success_low": math.nan, "success_high": math.nan, "avg_reward": 0.0}
+    CsvTable(folder / "eval.csv").append(0, mean)
+    said = run_page.OVER_VARIANTS.format(count=2)
+    assert said not in run_page.write_report(folder, changed=NONE).read_text()
+    for seed, variant in enumerate(("baseline", "terminal")):
+        (folder / f"seed_{seed}").rename(folder / f"{variant}_seed_{seed}")
+    assert said in run_page.write_report(folder, changed=NONE).read_text()
+
+
 def test_the_last_evaluation_is_not_an_earlier_one_that_had_a_score(tmp_path):
     folder = write_group(tmp_path / "group", [(0.2, 0.8, math.nan)])
     shown = {"success_rate": 0.8, "success_low": 0.7, "success_high": 0.9, "avg_reward": 8.0}
