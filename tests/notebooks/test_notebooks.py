@@ -152,6 +152,19 @@ def test_without_a_source_the_message_says_where_to_set_it(install):
         install("")
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_cells_that_train_can_run_again(name, tmp_path):
+    """Readers change a setting and run the cell; a run never overwrites another."""
+    (cell,) = [cell for cell in read_cells(name) if "def train(" in cell.source]
+    names = {"OUTPUT": tmp_path, "Path": Path}
+    exec(cell.source[cell.source.index("def train(") :], names)
+    names["run"] = lambda *given: (tmp_path / "env" / "ppo" / given[-1].removeprefix("run_name=")).mkdir(
+        parents=True
+    )
+    assert [names["train"]("first").name for _ in range(3)] == ["first", "first_2", "first_3"]
+    assert sum(other.source.count('run("train"') for other in read_cells(name)) == 1
+
+
 class Command(contextlib.AbstractContextManager):
     """A command of the package, run in this process where a notebook starts one of its own."""
 
