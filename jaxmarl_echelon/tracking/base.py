@@ -64,11 +64,18 @@ class RunInfo:
 
     @property
     def title(self) -> tuple[str, ...]:
-        """Environment, algorithm (if configured), run and seed, for display."""
+        """Environment, algorithm (if configured), run and seed, of a group its seeds, for display."""
         algo = self.config.get("choices", {}).get("algo")
-        seed = self.config.get("seed")
-        parts = (self.spec.name, algo, self.folder.name, None if seed is None else f"seed {seed}")
+        parts = (self.spec.name, algo, self.folder.name, self._seeds())
         return tuple(part for part in parts if part is not None)
+
+    def _seeds(self) -> str | None:
+        seed, seeds = self.config.get("seed"), self.config.get("seeds")
+        if seeds is None or self.group != self.folder:
+            return None if seed is None else f"seed {seed}"
+        if isinstance(seeds, int):
+            return f"{seeds} seeds from {seed}"
+        return f"seeds {', '.join(str(one) for one in seeds)}"
 
 
 def recall_id(run: RunInfo, file: str, make: Callable[[], str]) -> str:

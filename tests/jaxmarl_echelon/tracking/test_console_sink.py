@@ -1,5 +1,6 @@
 import io
 import itertools
+from dataclasses import replace
 
 import pytest
 from tracking_runs import run_info, write_updates
@@ -88,3 +89,14 @@ def test_lines_say_where_a_curriculum_stands(tmp_path):
     assert shown[2].endswith("success 25.0 % phase 3/26 1_lock300 eval 50.0 % return 1.500")
     assert shown[3] == "event 2.00 k phase 3 -> 4: 1_lock200 (success 74 %)"
     assert "phase 1_lock300 eval 50.0 %" in shown[4]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "shown"), [(None, "seed 3"), (10, "10 seeds from 3"), ([2, 5], "seeds 2, 5")]
+)
+def test_a_group_is_announced_with_its_seeds(tmp_path, seeds, shown):
+    """A member has its own."""
+    alone = run_info(tmp_path)
+    group = replace(alone, group=tmp_path, config={**alone.config, "seeds": seeds})
+    assert group.title[-1] == shown
+    assert replace(group, folder=tmp_path / "seed_3").title[-1] == "seed 3"
