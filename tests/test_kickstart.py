@@ -232,8 +232,8 @@ def test_scripts_that_cannot_teach_are_refused_in_one_line(typed, tmp_path, caps
         "error: algo.teacher=script:count: player of Fickle has no scripts; must be null or a run's folder\n"
     )
     assert refused("algo.teacher=script:count", "algo.teacher_loss=reverse_kl") == (
-        "error: teacher_loss=reverse_kl: must be cross_entropy with teacher=script:count, which has actions, "
-        "not a distribution of them\n"
+        "error: algo.teacher_loss=reverse_kl: must be cross_entropy with teacher=script:count, which has "
+        "actions, not a distribution of them\n"
     )
     assert refused("+algo.teacher=script:count", algo="a2c") == (
         "error: algo.teacher=script:count: A2CConfig cannot imitate; must be null, or for algo=ppo or "

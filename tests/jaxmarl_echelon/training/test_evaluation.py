@@ -233,7 +233,7 @@ def test_seeds_without_a_sound_episode_are_left_out_of_their_variant():
         return SimpleNamespace(progress=RunProgress(last_eval=scores, best=best, last_sums=sums))
 
     named = [("some", 0.5, 4), ("some", math.nan, 0), ("none", math.nan, 0), ("none", math.nan, 0)]
-    members = [SimpleNamespace(variant=name) for name, _, _ in named]
+    members = [SimpleNamespace(name=name, variant=name) for name, _, _ in named]
     some, none = group_members.variant_rows(
         members, [record(rate, number) for _, rate, number in named], "success_rate"
     )
@@ -275,7 +275,8 @@ def test_a_return_of_one_seed_has_no_interval():
     def row(*returns):
         values = ({"eval_agg/avg_reward": x} for x in returns)
         records = [SimpleNamespace(progress=RunProgress(last_eval=one)) for one in values]
-        (found,) = group_members.variant_rows([SimpleNamespace(variant="a")] * len(returns), records, None)
+        member = SimpleNamespace(name="a", variant="a")
+        (found,) = group_members.variant_rows([member] * len(returns), records, None)
         return found
 
     alone, both = ([row(*x)[key] for key in ("success", "low", "high")] for x in ((34.25,), (34.0, 36.0)))
@@ -318,7 +319,8 @@ def test_a_grade_is_neither_cut_nor_counted_as_a_success():
         return record
 
     records = [member(GRADES), member(GRADES[::-1] / 2)]
-    (row,) = group_members.variant_rows([SimpleNamespace(variant="one")] * 2, records, "grade_rate")
+    member = SimpleNamespace(name="one", variant="one")
+    (row,) = group_members.variant_rows([member] * 2, records, "grade_rate")
     every = np.concatenate([GRADES, GRADES / 2])
     assert row["success"] == pytest.approx(every.mean())
     over_all = group_members.pooled_sums(records, "grade_rate")
