@@ -233,10 +233,10 @@ def reached_and_asked(results: dict[str, np.ndarray], told: dict[str, np.ndarray
             reached[name] = np.mean(mission >= COMPLETED if name in ("completed", "win") else results[name])
     asked = {name: told.get(f"curriculum/criteria/{name}/above", np.nan) for name in reached}
     asked["variance"] = told["curriculum/criteria/variance/at_most"]
-    digits = {"variance": 3}
+    shown = {name: f"{value:.{3 if name == 'variance' else 2}f}" for name, value in reached.items()}
     return {
-        name: f"{value:.{digits.get(name, 2)}f}" + (f" ({asked[name]:g})" if np.isfinite(asked[name]) else "")
-        for name, value in reached.items()
+        name: f"{text} ({asked[name]:g})" if np.isfinite(asked[name]) else text
+        for name, text in shown.items()
     }
 
 

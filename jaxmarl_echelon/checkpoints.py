@@ -36,7 +36,7 @@ CHECKPOINT = re.compile(rf"(?:{'|'.join(KINDS)})_(\d+)")
 PARTIAL = ".partial_"
 PATTERN = set("[]*?")
 # Most runs that a message names.
-LISTED = 20
+_MOST_NAMES = 20
 
 
 class CheckpointError(ValueError):
@@ -300,8 +300,8 @@ def require_single_run(folder: Path, facts: dict) -> None:
 
 
 def _list_names(names: list[str]) -> str:
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return f"{', '.join(names[:LISTED])}{more}"
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"{', '.join(names[:_MOST_NAMES])}{more}"
 
 
 def restore_state(folder: Path, like: PyTree, prefix: str = "") -> PyTree:

@@ -252,11 +252,9 @@ def compose_config(
 
 def _refuse_replaced_mappings(config: DictConfig, overrides: Sequence[str], sources: Sources) -> None:
     """Raises UsageError for a text in place of a mapping of settings, such as `algo.core=lstm`."""
-    texts = [o for o in overrides if isinstance(OmegaConf.select(config, _dotted_key(o)), str)]
-    if not (texts := [o for o in texts if "." in _dotted_key(o)]):
-        return
-    chosen = [o for o in overrides if o.partition("=")[0] in config_groups()]
-    usual = compose(sources.name, overrides=[*chosen, *sources.searched()])
+    nested = [o for o in overrides if "." in _dotted_key(o)]
+    texts = [o for o in nested if isinstance(OmegaConf.select(config, _dotted_key(o)), str)]
+    usual = _compose_options(overrides, sources) if texts else config
     for override in texts:
         before = OmegaConf.select(usual, _dotted_key(override), throw_on_missing=False)
         if OmegaConf.is_dict(before) and len(before):
@@ -266,6 +264,12 @@ def _refuse_replaced_mappings(config: DictConfig, overrides: Sequence[str], sour
 
 def _dotted_key(override: str) -> str:
     return override.lstrip("+~").partition("=")[0]
+
+
+def _compose_options(overrides: Sequence[str], sources: Sources) -> DictConfig:
+    """Composes the configuration of the chosen options alone, while Hydra is initialised for composing."""
+    chosen = [o for o in overrides if o.partition("=")[0] in config_groups()]
+    return compose(sources.name, overrides=[*chosen, *sources.searched()])
 
 
 @contextmanager
@@ -411,16 +415,13 @@ def apply_overrides(
 def _explain(error: Exception, overrides: Sequence[str], sources: Sources) -> str:
     message = str(error)
     for override in overrides:
-        key = override.lstrip("+~").partition("=")[0]
+        key = _dotted_key(override)
         if f"'{key}'" in message or f"override '{override}'" in message:
-            chosen = [o for o in overrides if o.partition("=")[0] in config_groups()]
             # The key can be inside the value: pool.shares={magic: 1}.
             within = re.search(rf"full_key: ({re.escape(key)}\.\S+)", str(error.__cause__))
             key = within[1] if within else key
             with _composing(sources):
-                return unknown_key_message(
-                    override, key, compose(sources.name, overrides=[*chosen, *sources.searched()])
-                )
+                return unknown_key_message(override, key, _compose_options(overrides, sources))
     merging = message.partition("Error merging override ")[2]
     if merging in overrides and error.__cause__ is not None:  # such as an index beyond a list's end
         return f"{merging.lstrip('+~')}: {str(error.__cause__).splitlines()[0]}"

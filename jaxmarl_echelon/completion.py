@@ -1,7 +1,7 @@
 """`python -m jaxmarl_echelon.completion`: prints a shell function that completes what `jaxmarl-train` takes.
 
     eval "$(python -m jaxmarl_echelon.completion)"                            # bash, e.g. in ~/.bashrc
-    autoload -U +X bashcompinit && bashcompinit                               # zsh, before the same line
+    autoload -U +X bashcompinit && bashcompinit                               # before it in zsh (not tried)
 
 At a press of the tab key the function asks this module, which imports Hydra but not jax, and answers in a
 few tenths of a second. Keys come from Hydra's own completion, options of groups from the folders of `conf`
@@ -13,6 +13,7 @@ import contextlib
 import io
 import os
 import re
+import shlex
 import sys
 
 from hydra import initialize_config_dir
@@ -68,7 +69,7 @@ def main() -> None:
     parser.add_argument("--line", help="command line up to the cursor, whose last word is completed")
     line = parser.parse_args().line
     if line is None:
-        print(FUNCTION.format(python=sys.executable, command=COMMAND))
+        print(FUNCTION.format(python=shlex.quote(sys.executable), command=COMMAND))
     else:
         print("\n".join(complete_override(line)))
 

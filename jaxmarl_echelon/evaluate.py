@@ -265,7 +265,7 @@ def compare_scores(facts: Mapping[str, Any], values: Mapping[str, float]) -> str
 def judging_spec(program: Program) -> EnvSpec:
     """Returns the environment's spec with the run's score in place of its own: a later learner's, if any.
 
-    It is `hidden` only if a learner's actions are sampled therefore.
+    It is `hidden` only where this makes evaluations sample the actions of a learner.
     """
     spec = program.env.spec
     column = spec.judged_by(program.agents)

@@ -1,10 +1,10 @@
 """The benchmark of compilation knows whose lines a program has."""
 
-import importlib.util
 import subprocess
 import sys
 
 import jax
+from scripts import load_script
 
 SOURCE = """
 import jax.numpy as jnp
@@ -19,17 +19,10 @@ def outer(x):
 """
 
 
-def load(path, name):
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_lines_belong_to_the_innermost_function_and_to_its_callers(tmp_path, repository):
-    benchmark = load(repository / "benchmarks" / "compile.py", "compile_benchmark")
+    benchmark = load_script(repository / "benchmarks" / "compile.py")
     (tmp_path / "waves.py").write_text(SOURCE)
-    waves = load(tmp_path / "waves.py", "waves")
+    waves = load_script(tmp_path / "waves.py")
     text = jax.jit(lambda x: waves.outer(x)).lower(1.0).as_text(debug_info=True)
     own, total = benchmark.functions(text, (f"{tmp_path}/",))
     assert (own["waves.inner"], own["waves.outer"]) == (2, 2)

@@ -1,17 +1,14 @@
 """The benchmark of learning says how sure its scores are."""
 
-import importlib.util
 import math
 
 import pytest
+from scripts import load_script
 
 
 @pytest.fixture(scope="module")
 def learn(repository):
-    spec = importlib.util.spec_from_file_location("learn", repository / "benchmarks" / "learn.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(repository / "benchmarks" / "learn.py")
 
 
 def test_a_single_seed_has_no_interval(learn):

@@ -30,9 +30,9 @@ _THRESHOLDS = 101
 # Ends of runs that differ by more than this fraction are not called equal.
 _SAME_LENGTH = 0.01
 # Beginnings of keys that set the task on which runs are scored; rewards do where no score is compared.
-SCORED = ("env.", "curriculum.evaluation")
+_SCORED = ("env.", "curriculum.evaluation")
 # Of keys in which runs differ, so many are named.
-MOST_KEYS = 6
+_MOST_KEYS = 6
 
 
 @dataclass(frozen=True)
@@ -296,11 +296,11 @@ def list_weaknesses(
         first, last = min(one.step for one in mine), max(one.step for one in mine)
         if last - first > _SAME_LENGTH * last:
             lines.append(f"{task}: scores are of {first:,} to {last:,} steps; --step compares at one step")
-        scored = SCORED if measured[task].low else (*SCORED, "reward.")
+        scored = _SCORED if measured[task].low else (*_SCORED, "reward.")
         keys = [key for key in differing_settings([one.run for one in mine]) if key.startswith(scored)]
         if keys:
-            more = f" and {len(keys) - MOST_KEYS} others" if len(keys) > MOST_KEYS else ""
-            named = ", ".join(keys[:MOST_KEYS]) + more
+            more = f" and {len(keys) - _MOST_KEYS} others" if len(keys) > _MOST_KEYS else ""
+            named = ", ".join(keys[:_MOST_KEYS]) + more
             lines.append(f"{task}: runs differ in {named}: scores may be of different tasks")
         if len({len(method.tasks[task]) for method in methods}) > 1:
             lines.append(f"{task}: methods have different numbers of seeds")

@@ -1,18 +1,15 @@
 """docs/architecture.md agrees with the code, and its command reports where it does not."""
 
-import importlib.util
 import itertools
 import re
 
 import pytest
+from scripts import load_script
 
 
 @pytest.fixture(scope="module")
 def architecture(repository):
-    spec = importlib.util.spec_from_file_location("architecture", repository / "docs" / "architecture.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(repository / "docs" / "architecture.py")
 
 
 @pytest.fixture(scope="module")

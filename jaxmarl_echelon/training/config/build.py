@@ -198,7 +198,7 @@ def _refuse_strangers(config: DictConfig) -> None:
 
 
 def _refuse_untaken_settings(node: DictConfig, where: str) -> None:
-    """Raises ValueError for settings that the `_target_` of a node does not take beside its first argument.
+    """Raises ValueError for settings that the `_target_` of a node does not take after its first argument.
 
     Keys of another option of the group reach a node whose file accepts keys of its own.
     """

@@ -212,8 +212,8 @@ def variant_rows(
     """
     rows = []
     for variant in dict.fromkeys(member.variant for member in members):
-        every = [(m, r) for m, r in zip(members, records, strict=True) if m.variant == variant]
-        mine = [record for member, record in every if member.name not in diverged]
+        pairs = zip(members, records, strict=True)
+        mine = [r for m, r in pairs if m.variant == variant and m.name not in diverged]
         name = f"eval_agg/{column or 'avg_reward'}"
         last = [record.progress.last_eval[name] for record in mine]
         last = [score for score in last if math.isfinite(score)] or [math.nan]

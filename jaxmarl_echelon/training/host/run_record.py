@@ -121,7 +121,7 @@ class RunRecord:
             RunInfo(
                 folder=self.folder,
                 spec=self.program.env.spec,
-                total_steps=self.config.updates * self.program.steps_per_update,
+                total_steps=self.config.steps,
                 config=self.resolved,
                 resume_step=self.step if resumed else None,
                 scores_rank_policies=selection_score.evaluations_are_informative(self.program.env),

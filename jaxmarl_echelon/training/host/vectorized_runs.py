@@ -365,7 +365,7 @@ def train_group(
         records.append(RunRecord(*own, scored_on, member.variant))
     group = RunGroup(members, program, records, resolved, tracker, folder, layout, plan, watch, compiled_by)
     group.diverged.update(facts.get("diverged", ()))
-    total = group.config.updates * program.steps_per_update
+    total = group.config.steps
     step = group.step if resume else None
     tells = selection_score.evaluations_are_informative(program.env)
     judged = records[0].judged_by
