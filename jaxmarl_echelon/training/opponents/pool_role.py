@@ -24,6 +24,7 @@ from jaxmarl_echelon.selfplay.ratings import DRAW, LOSS, NO_GAME, WIN, RankedGam
 from jaxmarl_echelon.training.acting import controllers, episode_statistics
 from jaxmarl_echelon.training.acting.controllers import Controller
 from jaxmarl_echelon.training.acting.state import ControllerView
+from physics.sparse_batch import cond_any
 
 TAG, SEAT = "opponent", "seat"
 # Unit in which scores are summed as integers, and base of the two sums that prevents overflow.
@@ -209,13 +210,22 @@ def split_rows(tree: PyTree, number: int) -> tuple[PyTree, PyTree]:
 
 
 def _where_met(one: Controller, mine: jax.Array, given: tuple, action: jax.Array):
-    """Returns a fixed opponent's memory and actions; it acts only if some group plays against it."""
+    """Returns a fixed opponent's memory and actions; it acts only if some group plays against it.
 
-    def ask(given):
+    In a group of runs it acts if some run needs it: a condition of each run's own would compute both branches
+    anyway, and JAX refuses a `custom_vmap` with constants, as simulators have, in a branch that it batches.
+    """
+    met = jnp.any(mine)
+
+    def ask(*given):
         memory, reply, _ = one.act(*given)
+        memory = jax.tree.map(lambda new, old: jnp.where(met, new, old), memory, given[2])
         return memory, reply.astype(action.dtype)
 
-    return jax.lax.cond(jnp.any(mine), ask, lambda given: (given[2], jnp.zeros_like(action)), given)
+    def skip(*given):
+        return given[2], jnp.zeros_like(action)
+
+    return cond_any(met, ask, skip, *given)
 
 
 def _by_group(tree: PyTree, groups: int) -> PyTree:

@@ -21,6 +21,7 @@ from jaxmarl_echelon.envs.spaces import Box
 from jaxmarl_echelon.selfplay import pool as pool_lib
 from jaxmarl_echelon.selfplay.credit import TransformSettings
 from jaxmarl_echelon.selfplay.settings import PoolSettings
+from jaxmarl_echelon.training.acting.controllers import Controller
 from jaxmarl_echelon.training.acting.state import ControllerView, RunState
 from jaxmarl_echelon.training.config.build import RunConfig
 from jaxmarl_echelon.training.host import describe_pool
@@ -29,6 +30,7 @@ from jaxmarl_echelon.training.program import agents
 from jaxmarl_echelon.training.program.program import make_program
 from jaxmarl_echelon.training.rollouts import collect as rollout
 from jaxmarl_echelon.training.rollouts.spec import RolloutSpec
+from physics.sparse_batch import compute_where
 
 POOL = PoolSettings(capacity=3, groups=4, snapshot_every=1, fixed=("still", "coin"), hold=2)
 # Evaluations play another policy than rollouts: a mean.
@@ -330,6 +332,40 @@ def test_fixed_opponents_act_only_in_their_groups():
         memory, action, _ = act(memory, step == 0)
     assert (np.asarray(action)[:4] == 0).all() and (np.asarray(action)[8:12] == 0).all()
     np.testing.assert_array_equal(memory.fixed[1], 2)
+
+
+def test_fixed_opponents_act_in_a_group_of_runs_as_in_each():
+    """In one run of the group a script is met; it computes with constants in a batching rule of its own."""
+    config = configured(replace(POOL, shares={"pfsp": 1}, groups=4))
+    agent = agents.make_agents(config)["blue"]
+    seat = agents.make_pool_role(config, {}, {})
+    rest, role = NUM_ENVS - seat.mirrored(NUM_ENVS), config.env.spec.role("red")
+
+    def add(total):
+        return total + jnp.asarray(np.arange(3)).sum(dtype=jnp.int32)
+
+    def count(_key, _policy, memory, _view, reset):
+        memory = jax.vmap(lambda x: compute_where(add, x >= 0, x, x, share=0.5))(memory)
+        return memory, jnp.ones((reset.shape[0], role.size), jnp.int32), None
+
+    scripted = Controller(lambda number: jnp.zeros(number, jnp.int32), count, None)
+    controller = pool_role.simultaneous_pool_controller(seat, agent, role, {0: scripted})
+    params = jax.tree.map(lambda x: jnp.full(NUM_ENVS, x), config.env.default_params())
+    begun = jax.vmap(config.env.reset)(keys(NUM_ENVS), params)
+    view = ControllerView(begun[0], params, begun[1])
+
+    def act(slots):
+        owner = agent.init(jax.random.key(0))
+        state = pool_lib.init_pool(seat.pool, jax.random.key(1), agent.policy_state(owner))
+        met = pool_role.select_opponents(seat, agent, state.replace(slots=slots), {"blue": owner})
+        memory = controller.init(NUM_ENVS)
+        return controller.act(jax.random.key(3), met, memory, view, jnp.ones(NUM_ENVS, bool))[:2]
+
+    runs = jnp.array([[4, 1, 4, 1], [1, 1, 1, 1]], jnp.int32)
+    together = jax.jit(jax.vmap(act))(runs)
+    for one, slots in enumerate(runs):
+        assert same(jax.tree.map(lambda x, one=one: x[one], together), jax.jit(act)(slots))
+    np.testing.assert_array_equal(together[0].fixed[0], [[3] * rest, [0] * rest])
 
 
 class Pushes(Duel):
