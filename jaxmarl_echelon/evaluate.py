@@ -1,13 +1,16 @@
-"""`python -m jaxmarl_echelon.evaluate PATH`: scores a checkpoint, and renders or prints its episodes."""
+"""`python -m jaxmarl_echelon.evaluate PATH`: scores a checkpoint, and renders or prints its episodes.
+
+Of the folder of a vectorized group, it scores every member, and the methods over seeds.
+"""
 
 import argparse
 import csv
 import dataclasses
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -15,16 +18,25 @@ from rich.console import Console
 
 from algos import compiler
 from algos.types import PyTree
-from jaxmarl_echelon import command_line, run_loading
+from jaxmarl_echelon import checkpoints, command_line, run_loading
 from jaxmarl_echelon.curricula.base import Curriculum
 from jaxmarl_echelon.envs import results
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, Viewer
+from jaxmarl_echelon.reporting.recorded_evaluations import (
+    SCORES,
+    TRAINED,
+    EvaluationSettings,
+    evaluation_folder,
+    write_evaluation_settings,
+)
+from jaxmarl_echelon.reporting.recorded_runs import RecordedRun, is_group_folder, read_runs
+from jaxmarl_echelon.reporting.seed_statistics import estimate_statistic, interquartile_mean
 from jaxmarl_echelon.tracking import formats, plots, tables
+from jaxmarl_echelon.tracking.run_tables import RETURN
 from jaxmarl_echelon.training.acting import controllers
 from jaxmarl_echelon.training.acting.random_streams import Stream, run_key, stream_key
 from jaxmarl_echelon.training.acting.state import RunState
 from jaxmarl_echelon.training.config import build
-from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.host import reference_scores
 from jaxmarl_echelon.training.host.episode_rows import list_episodes
 from jaxmarl_echelon.training.host.run_record import evaluation_values, versioned_name
@@ -36,9 +48,11 @@ def parse_evaluate_arguments() -> argparse.Namespace:
     """Reads the command line."""
     program = command_line.invoked_command("jaxmarl_echelon.evaluate", "jaxmarl-evaluate")
     parser = command_line.Parser(prog=program, description=__doc__)
-    parser.add_argument("path", help="a run folder, its checkpoints folder, or one checkpoint")
     parser.add_argument(
-        "--checkpoint", default="best_eval", help="checkpoint of a run folder (default: best_eval)"
+        "path", help="a run folder, its checkpoints folder, one checkpoint, or the folder of a group"
+    )
+    parser.add_argument(
+        "--checkpoint", default="best_eval", help="checkpoint of a run or member folder (default: best_eval)"
     )
     parser.add_argument(
         "--episodes", type=int, help="episodes to play, at least (default: as many as during training)"
@@ -67,7 +81,10 @@ def parse_evaluate_arguments() -> argparse.Namespace:
         help="print one episode as text, e.g. a game move by move (selected by --episode)",
     )
     parser.add_argument(
-        "--output", type=Path, help="folder to write to (default: evaluation_CHECKPOINT in the run's folder)"
+        "--output",
+        type=Path,
+        help="folder to write to, of a group one with a folder per member (default: evaluation_CHECKPOINT in "
+        "the run's folder)",
     )
     parser.add_argument(
         "overrides", nargs="*", default=[], help="KEY=VALUE for the run's configuration, e.g. env.map=..."
@@ -78,55 +95,212 @@ def parse_evaluate_arguments() -> argparse.Namespace:
     return arguments
 
 
+class ActorScores(NamedTuple):
+    """What an evaluation writes of its actors.
+
+    Attributes:
+      actors: actor to its `eval_agg/...` values, first the trained policy.
+      tasks: likewise by task that occurred.
+      episodes: rows of `episodes.csv`, of the trained policy.
+    """
+
+    actors: dict[str, dict[str, float]]
+    tasks: dict[str, dict[str, dict[str, float]]]
+    episodes: list[dict]
+
+
+class ScoredMember(NamedTuple):
+    """A member of a group with its scores, and where and how it was scored."""
+
+    run: RecordedRun
+    output: Path
+    spec: EnvSpec
+    settings: EvaluationSettings
+    scores: ActorScores
+
+
 def main() -> None:
-    """Scores a checkpoint by the command line."""
+    """Scores a checkpoint, or the members of a group, by the command line."""
     command_line.use_compilation_cache()
     arguments = parse_evaluate_arguments()
-    folder, facts, config, program, state = run_loading.load_run(
-        arguments.path, arguments.checkpoint, arguments.overrides
-    )
-    episodes = evaluation.whole_seat_rounds(program.env, arguments.episodes or config.eval_episodes)
-    require_options(arguments, program.env, episodes, program.curriculum)
-    output = arguments.output or folder.parent.parent / f"evaluation_{folder.name}"
+    if is_group_folder(path := Path(arguments.path)):
+        evaluate_group(arguments, read_runs(path))
+    else:
+        evaluate_run(arguments)
+
+
+def evaluate_run(arguments: argparse.Namespace) -> None:
+    """Scores a checkpoint, prints tables, and writes files and pictures; `arguments` is the command line."""
+    run = run_loading.load_run(arguments.path, arguments.checkpoint, arguments.overrides)
+    folder, facts, config, program, state = run
+    settings = plan_evaluation(arguments, run)
+    require_options(arguments, program.env, settings.episodes, program.curriculum)
+    output = arguments.output or evaluation_folder(folder)
     output.mkdir(parents=True, exist_ok=True)
     viewer = program.env.viewer
     record = viewer.snapshot if viewer else None
-    played = play_actors(program, config, state, episodes, baselines=arguments.baselines, record=record)
-    rows = {name: evaluation_scores(program, result) for name, result in played.items()}
-    tasks = {name: task_scores(program, result) for name, result in played.items()}
+    number = settings.episodes
+    played = play_actors(program, config, state, number, baselines=arguments.baselines, record=record)
+    scores = score_actors(program, played)
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(f"checkpoint: {folder} ({facts['step']:,} steps)")
-    present = versioned_name(program.env.spec)
-    if (trained_in := facts.get("environment", present)) != present:
-        console.print(f"warning: trained on {trained_in}, evaluated on {present}; behaviour differs")
-    for line in (*program.env.describe(), *program.env.left_out()):
-        console.print(line, markup=False, soft_wrap=True)
+    print_environment(console, run)
     spec = judging_spec(program)
-    scores = tables.actor_tables(rows, episodes, spec, console.width)
-    for table in (*scores, *tables.task_tables(tasks, spec)):
+    tabled = tables.actor_tables(scores.actors, number, spec, console.width)
+    for table in (*tabled, *tables.task_tables(scores.tasks, spec)):
         console.print(table)
     if not arguments.overrides:
         console.print(reproduce_scores(program, config, state, facts), soft_wrap=True)
-    (output / "evaluation.json").write_text(json.dumps(rows, indent=2) + "\n")
-    if program.env.spec.tasks:
-        (output / "tasks.json").write_text(json.dumps(tasks, indent=2) + "\n")
+    write_scores(output, scores, settings, spec)
     if arguments.ladder:
-        steps = score_ladder(program, config, state, episodes)
-        console.print(tables.ladder_table(steps, episodes, spec))
+        steps = score_ladder(program, config, state, number)
+        console.print(tables.ladder_table(steps, number, spec))
         (output / "ladder.json").write_text(json.dumps(steps, indent=2) + "\n")
         plots.ladder_plot(output / "ladder.png", steps)
     if arguments.realism:
         alike = score_realism(arguments, program.env.comparison.settings)
         console.print(tables.realism_table(alike))
         (output / "realism.json").write_text(json.dumps(alike, indent=2) + "\n")
-    trained = played["trained policy"]
-    listed = list_episodes(trained, spec, program.role)
-    write_episodes(output / "episodes.csv", listed)
     if viewer:
+        trained = played[TRAINED]
         episode = select_episode(program, trained) if arguments.episode is None else arguments.episode
-        for row in (row for row in listed if row["episode"] == episode):
+        for row in (row for row in scores.episodes if row["episode"] == episode):
             console.print(describe_episode(row), markup=False, soft_wrap=True)
         show_episodes(viewer, trained, output, episode, console, told=arguments.show)
+
+
+def evaluate_group(arguments: argparse.Namespace, members: Sequence[RecordedRun]) -> None:
+    """Scores the members of a group, prints a table, and writes every member's files.
+
+    Members without the checkpoint, as those that have diverged, are left out with a warning.
+
+    Args:
+      arguments: the command line.
+      members: in the order of `recorded_runs.find_members`.
+
+    Raises:
+      ValueError: one line, for options of single runs, and if no member has the checkpoint.
+    """
+    require_group_options(arguments, members)
+    found = [one for one in members if checkpoints.has_checkpoint(one.folder, arguments.checkpoint)]
+    if not found:
+        checkpoints.find_checkpoint(members[0].folder, arguments.checkpoint)  # raises
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    scored = score_members(arguments, found, console)
+    steps = sorted({one.settings.step for one in scored})
+    told = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}"
+    number, spec = scored[0].settings.episodes, scored[0].spec
+    console.print(f"checkpoints: {arguments.checkpoint} of {len(scored)} members ({told} steps)")
+    rows = {one.run.folder.name: one.scores.actors[TRAINED] for one in scored}
+    for table in tables.actor_tables(rows, number, spec, console.width, head="member"):
+        console.print(table)
+    console.print(tables.seed_table(estimate_over_seeds(scored), spec))
+    for one in members:
+        if one not in found:
+            line = f"{one.folder.name} has no checkpoint {arguments.checkpoint} and is left out"
+            console.print(f"warning: {line}", markup=False, soft_wrap=True)
+    for one in scored:
+        one.output.mkdir(parents=True, exist_ok=True)
+        write_scores(one.output, one.scores, one.settings, one.spec)
+    console.print(f"scores: {scored[0].output} and those of the other members", markup=False, soft_wrap=True)
+
+
+def require_group_options(arguments: argparse.Namespace, members: Sequence[RecordedRun]) -> None:
+    """Raises a one-line UsageError for options that need a single policy."""
+    typed = {name: getattr(arguments, name) for name in ("ladder", "realism", "show")}
+    for option, given in {"episode": arguments.episode is not None, **typed}.items():
+        if given:
+            named = f"name the folder of a member, such as {members[0].folder}"
+            raise command_line.UsageError(f"--{option}: {arguments.path} is a group; {named}")
+
+
+def score_members(
+    arguments: argparse.Namespace, members: Sequence[RecordedRun], console: Console
+) -> list[ScoredMember]:
+    """Scores members of a group as `evaluate` scores each alone, with one compiled program per variant.
+
+    Prints the environment of the first member.
+    """
+    scored, program, play = [], None, None
+    folders = [one.folder for one in members]
+    loaded = run_loading.load_members(folders, arguments.checkpoint, arguments.overrides)
+    for member, run in zip(members, loaded, strict=True):
+        settings = plan_evaluation(arguments, run)
+        if program is None:
+            print_environment(console, run)
+        if play is None or run.program is not program:
+            program, viewer = run.program, run.program.env.viewer
+            # Recorded as for a single run: another program might differ in the last bits.
+            record = viewer.snapshot if viewer else None
+            play = make_actor_player(program, settings.episodes, baselines=arguments.baselines, record=record)
+        played = {name: one.replace(frames=None) for name, one in play(run.config.seed, run.state).items()}
+        output = evaluation_folder(run.folder)
+        output = arguments.output / member.folder.name if arguments.output else output
+        found = score_actors(program, played)
+        scored.append(ScoredMember(member, output, judging_spec(program), settings, found))
+    return scored
+
+
+def estimate_over_seeds(scored: Sequence[ScoredMember]) -> list[tables.SeedRow]:
+    """Estimates interquartile means over seeds, with bootstrap intervals, by variant and actor."""
+    groups: dict[tuple[str, str], list[Mapping[str, float]]] = {}
+    for one in scored:
+        for actor, values in one.scores.actors.items():
+            groups.setdefault((one.run.variant, actor), []).append(values)
+
+    def estimate(rows: Sequence[Mapping[str, float]], column: str) -> tuple[float, float, float]:
+        """The interquartile mean of a column; as `compare` estimates it."""
+        known = np.array([values[f"eval_agg/{column}"] for values in rows])
+        return estimate_statistic([known], interquartile_mean, seed=0)
+
+    column = scored[0].spec.score_column
+    return [
+        tables.SeedRow(
+            *group,
+            len(rows),
+            None if column is None else estimate(rows, column),
+            estimate(rows, RETURN),
+        )
+        for group, rows in groups.items()
+    ]
+
+
+def plan_evaluation(arguments: argparse.Namespace, run: run_loading.LoadedRun) -> EvaluationSettings:
+    """Returns how a run is scored by the command line."""
+    env = run.program.env
+    episodes = evaluation.whole_seat_rounds(env, arguments.episodes or run.config.eval_episodes)
+    version = versioned_name(env.spec)
+    return EvaluationSettings(
+        run.folder.name, run.facts["step"], episodes, list(arguments.overrides), version
+    )
+
+
+def print_environment(console: Console, run: run_loading.LoadedRun) -> None:
+    """Prints what a run's environment says of itself, and whether it was trained on another version."""
+    env = run.program.env
+    present = versioned_name(env.spec)
+    if (trained_in := run.facts.get("environment", present)) != present:
+        console.print(f"warning: trained on {trained_in}, evaluated on {present}; behaviour differs")
+    for line in (*env.describe(), *env.left_out()):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def score_actors(program: Program, played: Mapping[str, evaluation.Evaluation]) -> ActorScores:
+    """Scores the episodes of every actor; those of the trained policy are listed."""
+    return ActorScores(
+        {name: evaluation_scores(program, result) for name, result in played.items()},
+        {name: task_scores(program, result) for name, result in played.items()},
+        list_episodes(played[TRAINED], judging_spec(program), program.role),
+    )
+
+
+def write_scores(output: Path, scores: ActorScores, settings: EvaluationSettings, spec: EnvSpec) -> None:
+    """Writes `evaluation.json`, its settings, `episodes.csv` and, if there are tasks, `tasks.json`."""
+    (output / SCORES).write_text(json.dumps(scores.actors, indent=2) + "\n")
+    write_evaluation_settings(output, settings)
+    if spec.tasks:
+        (output / "tasks.json").write_text(json.dumps(scores.tasks, indent=2) + "\n")
+    write_episodes(output / "episodes.csv", scores.episodes)
 
 
 def require_options(
@@ -194,39 +368,52 @@ def score_realism(arguments: argparse.Namespace, settings) -> dict[str, dict[str
 def play_actors(
     program, config, state, episodes: int, *, baselines: bool, record=None
 ) -> dict[str, evaluation.Evaluation]:
-    """Evaluates the policy and other actors on the same final episodes, in one program.
+    """Evaluates the policy and other actors on the same final episodes; see `make_actor_player`."""
+    return make_actor_player(program, episodes, baselines=baselines, record=record)(config.seed, state)
+
+
+def make_actor_player(
+    program: Program, episodes: int, *, baselines: bool, record: Callable | None = None
+) -> Callable:
+    """Returns `(seed, state) -> Evaluation by actor`: the policy and others on a seed's final episodes.
 
     The other actors, which replace the policy of the scored role, are the environment's reference scripts, or
     with `baselines` the untrained policy and the environment's baseline scripts. `record` makes the frames of
-    the policy's episodes.
+    the policy's episodes. All actors and seeds share one compiled program.
     """
-    key = stream_key(config.seed, Stream.FINAL)
     usual = controllers.find_baselines(program.env, program.role)
     names = usual if baselines else reference_scores.reference_names(program)
+    untrained = make_untrained_policy(program) if baselines else None
 
     @compiler.jit_evaluation
-    def play(number, policies, state, world):
+    def play(number, policies, state, world, key):
         seats = replace_policy_by_script(program, names, number)
         how = {"episodes": episodes, "world": world, "record": record}
         return program.evaluate_with_controllers(seats, policies, state, key, **how)
 
-    actors = {"trained policy": (0, state.policies)}
-    if baselines:
-        actors["untrained policy"] = 0, state.policies | untrained_policy(program, config)
-    actors |= {name: (number, state.policies) for number, name in enumerate(names, 1)}
-    found = {}
-    for number, (name, actor) in enumerate(actors.items()):
-        played = play(*actor, state, program.world)
-        found[name] = played if number == 0 else played.replace(frames=None)
-    return found
+    def play_all(seed, state):
+        actors = {TRAINED: (0, state.policies)}
+        if untrained is not None:
+            actors["untrained policy"] = 0, state.policies | untrained(seed)
+        actors |= {name: (number, state.policies) for number, name in enumerate(names, 1)}
+        found = {}
+        for number, (name, actor) in enumerate(actors.items()):
+            played = play(*actor, state, program.world, stream_key(seed, Stream.FINAL))
+            found[name] = played if number == 0 else played.replace(frames=None)
+        return found
+
+    return play_all
 
 
-def untrained_policy(program: Program, config: RunConfig) -> dict[str, Any]:
-    """Returns the scored role's policy before training, by its name; other learners are opponents here."""
+def make_untrained_policy(program: Program) -> Callable[[int], dict[str, Any]]:
+    """Returns `(seed) -> policy of the scored role before training`, by its name, compiled at once.
+
+    Other learners are not among them: they are opponents here.
+    """
     fresh = jax.jit(lambda key, world: program.policy(program.init(key, world=world)).policies[program.role])
-    start = run_key(config.seed), program.world
-    compiled = fresh.lower(*start).compile(compiler_options=compiler.quick_compile_options())
-    return {program.role: compiled(*start)}
+    lowered = fresh.lower(run_key(0), program.world)
+    compiled = lowered.compile(compiler_options=compiler.quick_compile_options())
+    return lambda seed: {program.role: compiled(run_key(seed), program.world)}
 
 
 def reproduce_scores(program, config, state, facts: Mapping[str, Any]) -> str:

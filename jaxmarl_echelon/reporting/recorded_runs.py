@@ -117,6 +117,11 @@ def _only_seed(config: Mapping[str, Any]) -> int:
     return int(listed[0] if isinstance(listed, list) else config.get("seed", 0))
 
 
+def is_group_folder(folder: Path) -> bool:
+    """Whether a folder is that of a vectorized group."""
+    return (folder / CONFIG).is_file() and bool(find_members(folder))
+
+
 def find_members(folder: Path) -> list[Path]:
     """Lists the folders of a group's members, by variant and seed; empty for a single run."""
     found = [path for path in folder.iterdir() if path.is_dir() and (path / EVALUATIONS).is_file()]

@@ -1,8 +1,9 @@
 """Rich tables printed at the end of a run or evaluation."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 from rich.table import Table
 
@@ -17,6 +18,7 @@ def actor_tables(
     spec: Any,
     width: int = 120,
     most: int = MOST_COLUMNS,
+    head: str = "actor",
 ) -> list[Table]:
     """Table with one row per actor: score with its interval, return, length, non-zero outcomes and measures.
 
@@ -29,11 +31,12 @@ def actor_tables(
       spec: the environment's `EnvSpec`.
       width: of the terminal; measures that make the table wider are shown below.
       most: outcomes and measures in the row at most.
+      head: heading of the actors' column.
     """
     names = [name for name in next(iter(rows.values())) if name.startswith("eval_agg/outcome/")]
     outcomes = [name for name in names if any(values[name] > 0 for values in rows.values())]
     result = Table(title=f"score on {episodes} fresh episodes each, {_acting(spec)}", title_justify="left")
-    result.add_column("actor", no_wrap=True)
+    result.add_column(head, no_wrap=True)
     scored = spec.score is not None
     numbers = [one.column for one in spec.measures]
     numbers = [
@@ -58,7 +61,7 @@ def actor_tables(
         cells += [format_fixed(values[name], 2) for name in outcomes]
         result.add_row(*cells, *(format_fixed(values[f"eval_agg/{name}"], 2) for name in beside))
     if beside and break_headings(result, width) > width:  # Rich would cut cells.
-        return actor_tables(rows, episodes, spec, width, most=0)
+        return actor_tables(rows, episodes, spec, width, most=0, head=head)
     if len(beside) == len(numbers):
         return [result]
     below = {name: [format_fixed(one[f"eval_agg/{name}"], 2) for one in rows.values()] for name in numbers}
@@ -163,6 +166,46 @@ def variant_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     return result
 
 
+class SeedRow(NamedTuple):
+    """Row of `seed_table`: estimates are a value with the ends of its interval.
+
+    Attributes:
+      variant: name of the members' variant; empty in groups without variants.
+      actor: who played.
+      seeds: number of members.
+      score: estimate of the score; None in environments without one.
+      earned: estimate of the return.
+    """
+
+    variant: str
+    actor: str
+    seeds: int
+    score: tuple[float, float, float] | None
+    earned: tuple[float, float, float]
+
+
+def seed_table(rows: Sequence[SeedRow], spec: Any) -> Table:
+    """Table with one row per variant and actor: interquartile means over seeds with their intervals.
+
+    Args:
+      rows: estimates by variant and actor.
+      spec: the environment's `EnvSpec`.
+    """
+    several = {name: len({getattr(row, name) for row in rows}) > 1 for name in ("variant", "actor")}
+    shown = [name for name, many in several.items() if many]
+    result = Table(title="over seeds", title_justify="left")
+    for name in shown:
+        result.add_column(name, no_wrap=True)
+    scored = [] if rows[0].score is None else [f"{spec.score} IQM [95 %]"]
+    for name in ("seeds", *scored, "return IQM [95 %]"):
+        result.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        cells = [*(getattr(row, name) for name in shown), str(row.seeds)]
+        cells += [] if row.score is None else [_estimate(row.score, partial(format_fixed, digits=3))]
+        result.add_row(*cells, _estimate(row.earned, format_finite))
+    return result
+
+
 def update_size_table(role: str, sizes: Any) -> Table:
     """Table of the sizes of an update, one row each; `sizes.rows()` yields name, value and explanation."""
     result = Table(title=f"one update of {role}", title_justify="left")
@@ -178,3 +221,9 @@ def format_interval(value: float, low: float, high: float) -> str:
     """Formats a value with its interval, if it has one; `-` if not finite."""
     interval = f" [{low:.2f}, {high:.2f}]" if math.isfinite(low + high) else ""
     return f"{value:.2f}{interval}" if math.isfinite(value) else "-"
+
+
+def _estimate(estimate: tuple[float, float, float], shown: Callable[[float], str]) -> str:
+    """An estimate as text, with its interval if it has one."""
+    value, low, high = map(shown, estimate)
+    return f"{value} [{low}, {high}]" if math.isfinite(sum(estimate[1:])) else value

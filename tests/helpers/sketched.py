@@ -42,19 +42,23 @@ class Sketched(probes.ObservationActionReward):
     viewer = Sketches()
     baselines = ("lazy",)
 
-    def __init__(self):
+    def __init__(self, gain=1.0):
         super().__init__()
+        self.gain = gain
         self.scripts = {
             "lazy": ScriptedPolicy(tuple, lambda key, memory, *_: (memory, np.zeros(1, np.int32)))
         }
 
+    def default_params(self):
+        return super().default_params() | {"gain": np.float32(self.gain)}
 
-def train_sketched(folder: Path) -> Path:
+
+def train_sketched(folder: Path, *more: str) -> Path:
     """Trains a few updates by the command line, with all that a run shows; returns its folder."""
     (folder / "conf").mkdir(parents=True)
-    write_environments(folder / "conf", {"sketched": "_target_: sketched.Sketched\n"})
+    write_environments(folder / "conf", {"sketched": "_target_: sketched.Sketched\ngain: 1.0\n"})
     sizes = [word for word in TINY if not word.startswith(("env.", "tracking="))]
     given = ["-cd", str(folder / "conf"), "env=sketched", "tuning=none", *sizes, "run_name=run"]
-    said = told([*given, f"output_dir={folder / 'outputs'}"], folder / "told")
+    said = told([*given, *more, f"output_dir={folder / 'outputs'}"], folder / "told")
     assert said["status"] == 0, said["errors"]
     return folder / "outputs" / "sketched" / "ppo" / "run"

@@ -1,5 +1,6 @@
 """From training to an evaluation with pictures, on a probe; `test_first_run` does so with README's run."""
 
+import csv
 import json
 import sys
 from io import StringIO
@@ -63,6 +64,68 @@ def test_evaluate_reproduces_the_score_and_draws(run, monkeypatch, capsys, tmp_p
     with Image.open(animation) as picture:
         assert picture.n_frames == 6
     assert (tmp_path / "replay.html").read_text() == "<p>[0, 1, 2, 3, 4, 5]</p>"
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory):
+    """Two seeds each of the run and of a variant of half the rewards."""
+    more = "seeds=[3,4]", "variants={halved: {env.gain: 0.5}}", "tracking=quiet"
+    return train_sketched(tmp_path_factory.mktemp("group"), *more)
+
+
+def score(monkeypatch, *typed):
+    """Evaluates as typed, of the last policies."""
+    given = ["evaluate", *map(str, typed), "--checkpoint", "latest", "--baselines"]
+    monkeypatch.setattr(sys, "argv", given)
+    command_line.run_guarded(evaluate.main)
+
+
+def test_members_of_a_group_are_scored_as_each_alone(group, monkeypatch, capsys, tmp_path):
+    """Every variant on its own task, although all are trained and scored by one program."""
+    score(monkeypatch, group)
+    said = capsys.readouterr().out
+    members = [f"{variant}_seed_{seed}" for variant in ("baseline", "halved") for seed in (3, 4)]
+    for word in (*members, "return IQM [95 %]", "untrained policy", "latest of 4 members (128 steps)"):
+        assert word in said
+    monkeypatch.setattr(evaluate, "reproduce_scores", lambda *_: "")
+    monkeypatch.setattr(evaluate, "show_episodes", lambda *_, **__: None)
+    earned = []
+    for name in members[1], members[2]:  # the second seed of a variant, and the first of another
+        score(monkeypatch, group / name, "--output", tmp_path / name)
+        files = "evaluation.json", "evaluation_settings.json", "episodes.csv", "tasks.json"
+        together = evaluate.evaluation_folder(checkpoints.find_checkpoint(group / name, "latest"))
+        for file in files:
+            assert (together / file).read_bytes() == (tmp_path / name / file).read_bytes()
+        assert {path.name for path in together.iterdir()} == set(files)
+        table = csv.DictReader((together / "episodes.csv").open())
+        earned.append({abs(float(row["reward"])) for row in table})
+    settings = json.loads((tmp_path / members[1] / "evaluation_settings.json").read_text())
+    assert (settings["step"], settings["episodes"], settings["overrides"]) == (128, 4, [])
+    # An episode of five decisions pays or costs five times the gain.
+    assert earned == [{5.0}, {2.5}]
+
+
+@pytest.mark.parametrize("option", ["--ladder", "--realism", "--show", "--episode=0"])
+def test_options_of_one_policy_are_refused_for_a_group(group, monkeypatch, capsys, tmp_path, option):
+    with pytest.raises(SystemExit) as ended:
+        score(monkeypatch, group, option, "--output", tmp_path / "out")
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and said.count("\n") == 1 and not (tmp_path / "out").exists()
+    assert f"{option.partition('=')[0]}: {group} is a group; name the folder of a member, such as" in said
+
+
+def test_a_member_without_the_checkpoint_is_left_out_with_a_warning(group, monkeypatch, capsys, tmp_path):
+    absent = group / "halved_seed_4" / "checkpoints" / "other"
+    for member in group.glob("*_seed_*"):
+        (member / "checkpoints" / "other").write_text((member / "checkpoints" / "latest").read_text())
+    absent.unlink()
+    monkeypatch.setattr(
+        sys, "argv", ["evaluate", str(group), "--checkpoint", "other", "--output", str(tmp_path)]
+    )
+    evaluate.main()
+    said = capsys.readouterr().out
+    assert "warning: halved_seed_4 has no checkpoint other and is left out" in said
+    assert len(list(tmp_path.glob("*/evaluation.json"))) == 3
 
 
 def test_a_ladder_that_no_curriculum_has_is_refused_before_anything_is_written(run, monkeypatch, tmp_path):
