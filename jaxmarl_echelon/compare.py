@@ -9,6 +9,7 @@ from rich.console import Console
 from jaxmarl_echelon import command_line
 from jaxmarl_echelon.reporting import comparison_files
 from jaxmarl_echelon.reporting.comparison import ComparisonSettings, MethodComparison, compare_methods
+from jaxmarl_echelon.reporting.marked_text import replace_marked
 from jaxmarl_echelon.reporting.methods import find_runs, sort_runs
 from jaxmarl_echelon.reporting.seed_statistics import RESAMPLES
 
@@ -25,7 +26,14 @@ def parse_compare_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--output", type=Path, required=True, help="folder for tables, picture and page")
     parser.add_argument(
-        "--measure", help="column of eval.csv (default: the score, or avg_reward without one)"
+        "--checkpoint",
+        help="compare evaluations of this checkpoint on fresh episodes, by jaxmarl_echelon.evaluate, such as "
+        "latest (default: the runs' own last evaluations)",
+    )
+    parser.add_argument(
+        "--measure",
+        help="column of eval.csv, with --checkpoint a name in evaluation.json (default: the score, or "
+        "avg_reward without one)",
     )
     parser.add_argument("--step", type=int, help="compare the last evaluations up to this environment step")
     parser.add_argument(
@@ -44,7 +52,17 @@ def parse_compare_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--resamples", type=int, default=RESAMPLES, help=f"of the bootstrap (default: {RESAMPLES})"
     )
+    parser.add_argument("--write", type=Path, help="document into which the tables are written, too")
+    parser.add_argument(
+        "--mark",
+        metavar="NAME",
+        help="between its <!-- compare NAME: begin --> and <!-- compare NAME: end -->",
+    )
     arguments = parser.parse_args()
+    if (arguments.write is None) != (arguments.mark is None):
+        raise command_line.UsageError("--write, --mark: must be given together")
+    if arguments.checkpoint is not None and arguments.step is not None:
+        raise command_line.UsageError(f"--step={arguments.step}: must be left out with --checkpoint")
     for option, least in (("seed", 0), ("resamples", 100)):
         if (value := getattr(arguments, option)) < least:
             raise command_line.UsageError(f"--{option}={value}: must be at least {least}")
@@ -68,6 +86,7 @@ def main() -> None:
     arguments = parse_compare_arguments()
     settings = ComparisonSettings(
         measure=arguments.measure,
+        checkpoint=arguments.checkpoint,
         step=arguments.step,
         ranges=dict(map(parse_range, arguments.range)),
         seed=arguments.seed,
@@ -79,7 +98,13 @@ def main() -> None:
         raise command_line.UsageError(
             f"--range={min(unknown)}=...: no such task; tasks: {', '.join(comparison.tasks)}"
         )
+    renewed = None
+    if arguments.write:
+        markdown = comparison_files.compose_comparison_markdown(comparison)
+        renewed = replace_marked(arguments.write, f"compare {arguments.mark}", markdown)
     write_comparison(arguments.output, comparison)
+    if renewed is not None:
+        arguments.write.write_text(renewed, encoding="utf-8")
     console = Console(width=None if sys.stdout.isatty() else 120)
     for table in comparison_files.comparison_tables(comparison):
         console.print(table)
@@ -95,7 +120,8 @@ def write_comparison(folder: Path, comparison: MethodComparison) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     comparison_files.write_comparison_tables(folder, comparison)
-    comparison_files.write_comparison_markdown(folder / "compare.md", comparison)
+    markdown = comparison_files.compose_comparison_markdown(comparison)
+    (folder / "compare.md").write_text(f"{markdown}\n", encoding="utf-8")
     comparison_files.write_comparison_page(folder / "compare.html", comparison)
     comparison_plot(folder / "compare.png", comparison)
 

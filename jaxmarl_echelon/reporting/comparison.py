@@ -3,12 +3,14 @@
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from jaxmarl_echelon.reporting.methods import Method, differing_settings
+from jaxmarl_echelon.reporting.recorded_evaluations import RecordedEvaluation, read_evaluation
 from jaxmarl_echelon.reporting.recorded_runs import EVALUATIONS, RecordedRun, measure_label
 from jaxmarl_echelon.reporting.seed_statistics import (
     ENOUGH_SEEDS,
@@ -22,7 +24,7 @@ from jaxmarl_echelon.reporting.seed_statistics import (
     interquartile_mean,
     score_profile,
 )
-from jaxmarl_echelon.tracking.run_tables import Measured
+from jaxmarl_echelon.tracking.run_tables import Columns, Measured, find_score
 
 ALL_TASKS = "all"
 _POINTS = 40
@@ -40,7 +42,9 @@ class ComparisonSettings:
     """Settings of a comparison: its measure, and its bootstrap.
 
     Attributes:
-      measure: column of `eval.csv`; None for each task's score, or the return where there is none.
+      measure: column of the table of scores; None for each task's score, or the return where there is none.
+      checkpoint: name of the checkpoint whose evaluations on fresh episodes are compared; None for the last
+        rows of `eval.csv`.
       step: environment steps up to which evaluations count; None for all.
       ranges: task to the scores that are scaled to 0 and 1; of all tasks under "".
       seed: of the bootstrap.
@@ -48,10 +52,25 @@ class ComparisonSettings:
     """
 
     measure: str | None = None
+    checkpoint: str | None = None
     step: int | None = None
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     seed: int = 0
     resamples: int = RESAMPLES
+
+
+class ScoreTable(NamedTuple):
+    """Evaluations of which the last counted one is a run's score.
+
+    Attributes:
+      file: the file that has them.
+      columns: by name.
+      fresh: the evaluation of a checkpoint on fresh episodes; None for the run's own evaluations.
+    """
+
+    file: Path
+    columns: Columns
+    fresh: RecordedEvaluation | None = None
 
 
 class ScoredRun(NamedTuple):
@@ -105,6 +124,7 @@ class MethodComparison(NamedTuple):
       profiles: method to the fraction of its runs above each threshold.
       curves: by method, task and axis.
       warnings: lines on what weakens the comparison.
+      source: what the scores are of, if not of the runs' last evaluations.
     """
 
     runs: list[ScoredRun]
@@ -116,6 +136,7 @@ class MethodComparison(NamedTuple):
     profiles: dict[str, Estimate]
     curves: list[Curve]
     warnings: list[str]
+    source: str = ""
 
     @property
     def methods(self) -> list[str]:
@@ -129,17 +150,22 @@ class MethodComparison(NamedTuple):
 
 
 def compare_methods(methods: Sequence[Method], settings: ComparisonSettings) -> MethodComparison:
-    """Compares methods by the last counted evaluation of each run.
+    """Compares methods by the last counted evaluation of each run, or by those of a checkpoint.
 
     Raises:
       ValueError: one line, for runs without evaluations or without the measure, for scores that are not
-        finite, and for several tasks of which one has no range.
+        finite, for several tasks of which one has no range, and for evaluations of checkpoints under
+        different overrides.
     """
     tasks = list(methods[0].tasks)
-    measured = {task: choose_measure(methods, task, settings.measure) for task in tasks}
+    every_run = [run for method in methods for task in tasks for run in method.tasks[task]]
+    tables = {run.folder: read_score_table(run, settings.checkpoint) for run in every_run}
+    for task in tasks:
+        require_same_overrides([tables[run.folder] for method in methods for run in method.tasks[task]])
+    measured = {task: choose_measure(methods, task, tables, settings.measure) for task in tasks}
     ranges = {task: find_range(task, measured[task], settings, len(tasks)) for task in tasks}
     runs = [
-        score_run(method.name, task, run, measured[task].column, ranges[task], settings.step)
+        score_run(method.name, task, run, tables[run.folder], measured[task].column, ranges[task], settings)
         for method in methods
         for task in tasks
         for run in method.tasks[task]
@@ -171,22 +197,55 @@ def compare_methods(methods: Sequence[Method], settings: ComparisonSettings) -> 
             for task in tasks
             for curve in build_curves(method, task, measured[task].column, ranges[task], settings)
         ],
-        list_weaknesses(methods, runs, measured),
+        list_weaknesses(methods, runs, measured, tables),
+        describe_source(tables, settings.checkpoint),
     )
 
 
-def choose_measure(methods: Sequence[Method], task: str, column: str | None) -> Measured:
+def read_score_table(run: RecordedRun, checkpoint: str | None) -> ScoreTable:
+    """Reads a run's evaluations, or that of a checkpoint; raises ValueError for a run without any."""
+    if checkpoint is not None:
+        fresh = read_evaluation(run, checkpoint)
+        return ScoreTable(fresh.file, fresh.columns, fresh)
+    if not len(run.evaluations.get("step", ())):
+        raise ValueError(f"{run.folder}: no evaluations: eval.csv is missing or empty")
+    return ScoreTable(run.folder / EVALUATIONS, run.evaluations)
+
+
+def require_same_overrides(tables: Sequence[ScoreTable]) -> None:
+    """Raises ValueError if checkpoints were evaluated under different overrides, which make other tasks."""
+    made = {table.file: " ".join(sorted(table.fresh.settings.overrides)) for table in tables if table.fresh}
+    for file, overrides in made.items():
+        other, theirs = next(iter(made.items()))
+        if overrides != theirs:
+            raise ValueError(
+                f"{file}: is of another task than {other}: evaluated under {overrides or 'no overrides'}, "
+                f"not under {theirs or 'none'}"
+            )
+
+
+def describe_source(tables: Mapping[Path, ScoreTable], checkpoint: str | None) -> str:
+    """Names the episodes and the policies that scores of checkpoints are of; empty for other scores."""
+    made = [table.fresh.settings for table in tables.values() if table.fresh]
+    if not made:
+        return ""
+    numbers = sorted({one.episodes for one in made})
+    number = f"{numbers[0]:,}" + (f" to {numbers[-1]:,}" if len(numbers) > 1 else "")
+    changed = " or ".join(dict.fromkeys(" ".join(one.overrides) for one in made if one.overrides))
+    under = f" under {changed}" if changed else ""
+    return f"{number} fresh episodes of each run's {checkpoint} policy{under}"
+
+
+def choose_measure(
+    methods: Sequence[Method], task: str, tables: Mapping[Path, ScoreTable], column: str | None
+) -> Measured:
     """Returns what is compared on a task; raises ValueError for runs without it."""
-    runs = [run for method in methods for run in method.tasks[task]]
-    for run in runs:
-        if not len(run.evaluations.get("step", ())):
-            raise ValueError(f"{run.folder}: no evaluations: eval.csv is missing or empty")
-    measured = runs[0].score if column is None else Measured(column)
-    for run in runs:
-        if measured.column not in run.evaluations:
-            known = ", ".join(name for name in run.evaluations if "/" not in name and name != "step")
-            missing = f"--measure={measured.column}: not in {run.folder / EVALUATIONS}"
-            raise ValueError(f"{missing}; allowed: {known}")
+    found = [tables[run.folder] for method in methods for run in method.tasks[task]]
+    measured = find_score(found[0].columns) if column is None else Measured(column)
+    for table in found:
+        if measured.column not in table.columns:
+            known = ", ".join(name for name in table.columns if "/" not in name and name != "step")
+            raise ValueError(f"--measure={measured.column}: not in {table.file}; allowed: {known}")
     return measured
 
 
@@ -213,15 +272,16 @@ def score_run(
     method: str,
     task: str,
     run: RecordedRun,
+    table: ScoreTable,
     column: str,
     scale: tuple[float, float] | None,
-    step: int | None,
+    settings: ComparisonSettings,
 ) -> ScoredRun:
-    """Scores a run by its last evaluation, up to `step`; raises ValueError without a finite one."""
-    steps, values = run.evaluations["step"], run.evaluations[column]
-    counted = np.flatnonzero(steps <= (np.inf if step is None else step))
+    """Scores a run by its last evaluation, up to `settings.step`; raises ValueError without a finite one."""
+    steps, values = table.columns["step"], table.columns[column]
+    counted = np.flatnonzero(steps <= (np.inf if settings.step is None else settings.step))
     if not len(counted):
-        raise ValueError(f"{run.folder}: no evaluations up to step {step}")
+        raise ValueError(f"{run.folder}: no evaluations up to step {settings.step}")
     last = counted[-1]
     if not np.isfinite(values[last]):
         raise ValueError(f"{run.folder}: {column} is not finite at step {int(steps[last])}")
@@ -256,8 +316,13 @@ def compare_pairs(
 def build_curves(
     method: Method, task: str, column: str, scale: tuple[float, float] | None, settings: ComparisonSettings
 ) -> list[Curve]:
-    """Builds the curves of a method on a task over steps and over seconds, where all its runs have values."""
+    """Builds the curves of a method on a task over steps and over seconds, where all its runs have values.
+
+    They are of the runs' own evaluations, whatever the scores are of.
+    """
     runs = method.tasks[task]
+    if any(name not in run.evaluations for run in runs for name in ("step", column)):
+        return []
     steps = [run.evaluations["step"] for run in runs]
     axes = {"steps": steps, "seconds": [run.seconds_at(x) for run, x in zip(runs, steps, strict=True)]}
     values = [scale_scores(run.evaluations[column], scale) for run in runs]
@@ -277,34 +342,78 @@ def build_curves(
 
 
 def list_weaknesses(
-    methods: Sequence[Method], runs: Sequence[ScoredRun], measured: Mapping[str, Measured]
+    methods: Sequence[Method],
+    runs: Sequence[ScoredRun],
+    measured: Mapping[str, Measured],
+    tables: Mapping[Path, ScoreTable],
 ) -> list[str]:
-    """Lists what weakens a comparison, as lines; `measured` is what is compared on each task."""
+    """Lists what weakens a comparison, as lines.
+
+    Args:
+      methods: the methods.
+      runs: their runs with scores.
+      measured: task to what is compared there.
+      tables: a run's folder to its evaluations.
+    """
     lines = []
     for method in methods:
         for task, mine in method.tasks.items():
-            if len(mine) < ENOUGH_SEEDS:
-                seeds = f"{len(mine)} seed{'s' if len(mine) > 1 else ''}"
-                lines.append(f"{method.name} has {seeds} on {task}; a claim needs {ENOUGH_SEEDS}")
-            # With variants, the population is the runs of one seed, so that seeds are independent.
-            groups = Counter(run.config_file for run in mine if run.config.get("pbt") and not run.variant)
-            if max(groups.values(), default=0) > 1:
-                copies = "runs of one population (pbt) copy each other"
-                lines.append(f"{method.name} on {task}: {copies}, so that they are no independent seeds")
+            lines += _list_few_seeds(method.name, task, mine)
     for task in methods[0].tasks:
         mine = [one for one in runs if one.task == task]
-        first, last = min(one.step for one in mine), max(one.step for one in mine)
-        if last - first > _SAME_LENGTH * last:
-            lines.append(f"{task}: scores are of {first:,} to {last:,} steps; --step compares at one step")
+        found = [tables[one.run.folder] for one in mine]
+        lines += _list_lengths(task, mine, found)
+        # Members share their group's configuration; the checkpoints that were evaluated have their own.
+        own = [
+            replace(one.run, config=table.fresh.config) if table.fresh else one.run
+            for one, table in zip(mine, found, strict=True)
+        ]
         scored = _SCORED if measured[task].low else (*_SCORED, "reward.")
-        keys = [key for key in differing_settings([one.run for one in mine]) if key.startswith(scored)]
+        keys = [key for key in differing_settings(own) if key.startswith(scored)]
         if keys:
             more = f" and {len(keys) - _MOST_KEYS} others" if len(keys) > _MOST_KEYS else ""
             named = ", ".join(keys[:_MOST_KEYS]) + more
             lines.append(f"{task}: runs differ in {named}: scores may be of different tasks")
+        lines += _list_evaluations(task, [table.fresh for table in found if table.fresh])
         if len({len(method.tasks[task]) for method in methods}) > 1:
             lines.append(f"{task}: methods have different numbers of seeds")
     return lines
+
+
+def _list_few_seeds(method: str, task: str, runs: Sequence[RecordedRun]) -> list[str]:
+    """Lines on too few seeds, and on seeds that are not independent."""
+    lines = []
+    if len(runs) < ENOUGH_SEEDS:
+        seeds = f"{len(runs)} seed{'s' if len(runs) > 1 else ''}"
+        lines.append(f"{method} has {seeds} on {task}; a claim needs {ENOUGH_SEEDS}")
+    # With variants, the population is the runs of one seed, so that seeds are independent.
+    groups = Counter(run.config_file for run in runs if run.config.get("pbt") and not run.variant)
+    if max(groups.values(), default=0) > 1:
+        copies = "runs of one population (pbt) copy each other"
+        lines.append(f"{method} on {task}: {copies}, so that they are no independent seeds")
+    return lines
+
+
+def _list_lengths(task: str, runs: Sequence[ScoredRun], tables: Sequence[ScoreTable]) -> list[str]:
+    """Lines on runs of different lengths, whatever the checkpoints are that were evaluated."""
+    fresh = tables[0].fresh is not None
+    ends = [
+        int(one.run.evaluations["step"][-1]) if fresh and one.run.evaluations else one.step for one in runs
+    ]
+    first, last = min(ends), max(ends)
+    if last - first <= _SAME_LENGTH * last:
+        return []
+    if fresh:
+        return [f"{task}: runs end after {first:,} to {last:,} steps"]
+    return [f"{task}: scores are of {first:,} to {last:,} steps; --step compares at one step"]
+
+
+def _list_evaluations(task: str, fresh: Sequence[RecordedEvaluation]) -> list[str]:
+    """Lines on evaluations of checkpoints with different numbers of episodes or versions."""
+    numbers = sorted({one.settings.episodes for one in fresh})
+    versions = sorted({one.settings.environment for one in fresh})
+    lines = [f"{task}: evaluations have {numbers[0]:,} to {numbers[-1]:,} episodes"] if numbers[1:] else []
+    return lines + ([f"{task}: evaluations are of {' and '.join(versions)}"] if versions[1:] else [])
 
 
 def _scores(runs: Sequence[ScoredRun], method: str, task: str) -> np.ndarray:

@@ -16,6 +16,8 @@ from jaxmarl_echelon.tracking.formats import format_finite, format_fixed
 
 STATISTIC_NAMES = {"iqm": "IQM", "median": "median", "mean": "mean", "optimality_gap": "optimality gap"}
 AXIS_NAMES = {"steps": STEPS, "seconds": "seconds of training"}
+# Runs of a task whose scores are listed one by one.
+MOST_SEEDS = 10
 _METHODS = (
     "IQM: mean of the middle half of the runs. Intervals hold 95 % of the resamples of a bootstrap over "
     "seeds, within tasks. Probability of improvement: that a run of the first method scores higher than one "
@@ -80,25 +82,38 @@ def _count_runs(comparison: MethodComparison, method: str, task: str) -> int:
 
 
 def statistic_rows(
-    comparison: MethodComparison, *, intervals: bool = True
+    comparison: MethodComparison, *, intervals: bool = True, seeds: bool = False
 ) -> tuple[list[str], list[list[str]]]:
     """Returns the head and the rows of the table of statistics, as text: all tasks, then each task.
 
-    Without `intervals`, only the interquartile mean has one.
+    Without `intervals`, only the interquartile mean has one. With `seeds`, scores of up to `MOST_SEEDS` runs
+    of a task are listed in the order of their seeds.
     """
     bare = [] if intervals else [name for name in STATISTIC_NAMES if name != "iqm"]
     names = list(next(iter(comparison.statistics.values())))
     tasks = list(dict.fromkeys(task for _, task in comparison.statistics))
     head = ["method", *(["task"] if len(tasks) > 1 else []), "runs"]
     head += [STATISTIC_NAMES[name] + ("" if name in bare else " [95 %]") for name in names]
+    listed = _list_scores(comparison) if seeds else {}
+    head += ["seed by seed"] if listed else []
     rows = []
     for task in tasks:
         for method in comparison.methods:
             found = comparison.statistics[method, task]
             cells = [method, *([task] if len(tasks) > 1 else []), str(_count_runs(comparison, method, task))]
             told = (_told(found[name], scaled=comparison.scaled, bare=name in bare) for name in names)
-            rows.append([*cells, *told])
+            rows.append([*cells, *told, *([listed.get((method, task), "")] if listed else [])])
     return head, rows
+
+
+def _list_scores(comparison: MethodComparison) -> dict[tuple[str, str], str]:
+    """Scores of up to `MOST_SEEDS` runs by method and task, as text."""
+    single = len(comparison.tasks) == 1
+    found: dict[tuple[str, str], list[str]] = {}
+    for one in comparison.runs:
+        told = _format_score(one.score, scaled=comparison.scaled)
+        found.setdefault((one.method, ALL_TASKS if single else one.task), []).append(told)
+    return {key: ", ".join(scores) for key, scores in found.items() if len(scores) <= MOST_SEEDS}
 
 
 def pair_rows(comparison: MethodComparison) -> tuple[list[str], list[list[str]]]:
@@ -118,29 +133,31 @@ def pair_rows(comparison: MethodComparison) -> tuple[list[str], list[list[str]]]
 
 
 def _told(estimate: Estimate, *, scaled: bool = True, bare: bool = False) -> str:
-    value, low, high = (
-        format_fixed(float(one), 3) if scaled else format_finite(float(one)) for one in estimate
-    )
+    value, low, high = (_format_score(float(one), scaled=scaled) for one in estimate)
     return value if bare or not np.isfinite(estimate.low) else f"{value} [{low}, {high}]"
 
 
-def write_comparison_markdown(path: Path, comparison: MethodComparison) -> None:
-    """Writes the tables of statistics and of pairs as Markdown, for documents."""
-    parts = [statistic_rows(comparison), *([pair_rows(comparison)] if comparison.pairs else [])]
+def _format_score(score: float, *, scaled: bool) -> str:
+    return format_fixed(score, 3) if scaled else format_finite(score)
+
+
+def compose_comparison_markdown(comparison: MethodComparison) -> str:
+    """Composes the title, the tables of statistics and of pairs, and warnings as Markdown, for documents."""
+    pairs = [pair_rows(comparison)] if comparison.pairs else []
     tables = [
         "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
-        for head, rows in parts
+        for head, rows in (statistic_rows(comparison, seeds=True), *pairs)
     ]
     warnings = [f"Warning: {line}." for line in comparison.warnings]
-    text = "\n\n".join([f"{comparison_title(comparison)}.", *tables, *warnings])
-    path.write_text(f"{text}\n", encoding="utf-8")
+    return "\n\n".join([f"{comparison_title(comparison)}.", *tables, *warnings])
 
 
 def comparison_title(comparison: MethodComparison) -> str:
     """Names what was compared."""
     tasks = ", ".join(f"{task} ({measure})" for task, measure in comparison.measures.items())
     number = len(comparison.runs)
-    return f"{number} run{'s' if number > 1 else ''} on {tasks}"
+    source = f", {comparison.source}" if comparison.source else ""
+    return f"{number} run{'s' if number > 1 else ''} on {tasks}{source}"
 
 
 def comparison_tables(comparison: MethodComparison) -> list[Table]:

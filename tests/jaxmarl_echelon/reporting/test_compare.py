@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 from PIL import Image
-from recorded_runs import STEPS, check_loads_nothing, write_group, write_run
+from recorded_runs import STEPS, check_loads_nothing, write_evaluation, write_group, write_run
 from scipy import stats
 
 from jaxmarl_echelon import command_line, compare
@@ -77,12 +77,14 @@ def test_numbers_are_those_of_the_evaluations(runs, compared):
 def test_markdown_tables_have_the_numbers_of_the_files(compared):
     lines = [line for line in (compared / "compare.md").read_text().splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    assert {len(row) for row in cells[:4]} == {6} and {len(row) for row in cells[4:]} == {5}
+    assert {len(row) for row in cells[:4]} == {7} and {len(row) for row in cells[4:]} == {5}
     iqm = {row["method"]: row for row in rows(compared / "statistics.csv") if row["statistic"] == "iqm"}
-    for method, runs, shown, *_ in cells[2:4]:
+    for method, runs, shown, *_, listed in cells[2:4]:
         value, low, high = (float(iqm[method][key]) for key in ("value", "low", "high"))
         assert runs == "10"
         assert [float(x) for x in re.findall(r"[\d.]+", shown)] == pytest.approx([value, low, high], abs=5e-4)
+        scores = [float(row["score"]) for row in rows(compared / "runs.csv") if row["method"] == method]
+        assert [float(x) for x in listed.split(", ")] == pytest.approx(scores, abs=5e-4)
     assert cells[6][:2] == [rows(compared / "pairs.csv")[0][key] for key in ("better", "worse")]
 
 
@@ -217,6 +219,61 @@ def test_scores_up_to_a_step_are_compared(tmp_path):
         assert any("scores are of 1,000 to 2,000 steps" in line for line in found.warnings) == (step is None)
 
 
+@pytest.fixture
+def evaluated(tmp_path):
+    """A group of two seeds and a single run, whose last policies score otherwise on fresh episodes."""
+    write_group(tmp_path / "runs" / "group", [(0.1, 0.2), (0.1, 0.4)])
+    write_run(tmp_path / "runs" / "alone", (0.3, 0.9), algo="sac")
+    for place, score in (("group/seed_0", 0.5), ("group/seed_1", 0.75), ("alone", 0.25)):
+        write_evaluation(tmp_path / "runs" / place, score)
+    return tmp_path / "runs"
+
+
+def test_scores_of_a_checkpoint_are_those_of_its_evaluations(monkeypatch, capsys, evaluated, tmp_path):
+    """Whereas the curves are those of training; a document gets the tables between its marks."""
+    document = tmp_path / "page.md"
+    document.write_text("before\n<!-- compare a: begin -->\nold\n<!-- compare a: end -->\nafter\n")
+    where = "--output", tmp_path / "out", "--write", document, "--mark", "a"
+    call(monkeypatch, f"{evaluated}/*", "--checkpoint", "latest", "--resamples", 100, *where)
+    found = {(row["method"], row["seed"]): float(row["raw"]) for row in rows(tmp_path / "out/runs.csv")}
+    assert found == {("ppo", "0"): 0.5, ("ppo", "1"): 0.75, ("sac", "0"): 0.25}
+    ends = {row["method"]: float(row["iqm"]) for row in rows(tmp_path / "out/curves.csv")}
+    assert ends == {"ppo": pytest.approx(0.3), "sac": 0.9}
+    said = " ".join(capsys.readouterr().out.split())
+    title = "3 runs on f110 (success rate), 64 fresh episodes of each run's latest policy"
+    text = (tmp_path / "out/compare.md").read_text()
+    assert title in said and text.startswith(f"{title}.\n") and "| 0.500, 0.750 |" in text
+    marks = "<!-- compare a: begin -->", "<!-- compare a: end -->"
+    assert document.read_text() == f"before\n{marks[0]}\n{text}{marks[1]}\nafter\n"
+    page = (tmp_path / "out/compare.html").read_text()
+    assert "64 fresh episodes" in page
+    returns = compare_in(evaluated, checkpoint="latest", measure="avg_reward")
+    assert [one.raw for one in returns.runs] == [1.75, 3.5, 5.25]
+
+
+def test_evaluations_that_were_made_in_other_ways_are_warned_of(evaluated):
+    """Also a task of a variant's own, which the configuration of its group does not tell."""
+    write_run(evaluated / "other", (0.3, 0.9, 0.8), algo="tqc")
+    write_evaluation(evaluated / "other", 0.5, episodes=8, env={"speed": 2})
+    lines = compare_in(evaluated, checkpoint="latest").warnings
+    for line in (
+        "f110: runs end after 1,000 to 2,000 steps",
+        "f110: runs differ in env.speed: scores may be of different tasks",
+        "f110: evaluations have 8 to 64 episodes",
+    ):
+        assert line in lines
+
+
+def test_evaluations_under_other_overrides_are_refused(evaluated):
+    write_run(evaluated / "other", (0.3, 0.9), algo="tqc")
+    write_evaluation(evaluated / "other", 0.5, overrides=["env.speed=2"])
+    with pytest.raises(ValueError) as caught:
+        compare_in(evaluated, checkpoint="latest")
+    message = str(caught.value)
+    assert "other/evaluation_step_000000002000/evaluation.json: is of another task than" in message
+    assert message.endswith("evaluated under env.speed=2, not under none") and "\n" not in message
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
@@ -233,6 +290,21 @@ def test_scores_up_to_a_step_are_compared(tmp_path):
         (["a", "--range", "b=0:1"], "--range=b=...: no such task; tasks: f110"),
         (["a", "--task-keys", "env.map"], "--task-keys=env.map: no such key in the configuration of a"),
         (["a", "--resamples", "3"], "--resamples=3: must be at least 100"),
+        (["a", "--checkpoint", "best_eval"], "a: has no checkpoint named 'best_eval'; available: latest"),
+        (
+            ["other", "--checkpoint", "latest"],
+            "it is written by python -m jaxmarl_echelon.evaluate other --checkpoint latest",
+        ),
+        (
+            ["a", "--checkpoint", "latest", "--measure", "speed"],
+            "evaluation.json; allowed: avg_reward, success_rate",
+        ),
+        (["a", "--checkpoint", "latest", "--step", "1"], "--step=1: must be left out with --checkpoint"),
+        (["a", "--write", "page.md"], "--write, --mark: must be given together"),
+        (
+            ["a", "--write", "page.md", "--mark", "b"],
+            "page.md: has no text between <!-- compare b: begin --> and",
+        ),
         (["x=a", "x=drive", "--measure", "avg_reward"], "f110: avg_reward has no range; give --range f110="),
     ],
 )
@@ -242,6 +314,10 @@ def test_what_is_wrong_is_one_line(monkeypatch, capsys, tmp_path, arguments, lin
         write_run(tmp_path / name, (0.1, 0.2), env=env, algo="sac" if name == "other" else "ppo")
     write_run(tmp_path / "returns", (0.1,), score=None, seed=1)
     write_run(tmp_path / "started", ())
+    write_evaluation(tmp_path / "a", 0.5)
+    write_evaluation(tmp_path / "other", 0.5)
+    next((tmp_path / "other").glob("*/evaluation_settings.json")).unlink()
+    (tmp_path / "page.md").write_text("<!-- compare a: begin -->\n<!-- compare a: end -->\n")
     (tmp_path / "empty").mkdir()
     with pytest.raises(SystemExit) as ended:
         call(monkeypatch, *arguments, "--output", "out")
