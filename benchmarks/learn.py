@@ -3,11 +3,12 @@
     python benchmarks/learn.py [NAME ...] [--list] [--output FOLDER] [--write docs/results.md]
 
 Each training is `python -m jaxmarl_echelon.train` with `seeds=N`, one vmapped program. Its last and its best
-policies are scored, deterministically, on episodes that were used neither for training nor for selection.
-Scores are success rates, mean returns in environments without success, or exact exploitability. The table
-shows the interquartile mean over seeds with the interval of a percentile bootstrap. The exit status is 1 if
-the last policies of a training score below its bound (or, for a control, above it). Without names the
-trainings of `QUICK` run, each within minutes.
+policies are scored on episodes that were used neither for training nor for selection, by `python -m
+jaxmarl_echelon.evaluate` or, in small games with hidden information, exactly. Scores are success rates, mean
+returns in environments without success, or exact exploitability. The table shows the interquartile mean over
+seeds with the interval of a percentile bootstrap, as `python -m jaxmarl_echelon.compare --checkpoint latest`
+does for the same runs. The exit status is 1 if the last policies of a training score below its bound (or, for
+a control, above it). Without names the trainings of `QUICK` run, each within minutes.
 """
 
 import argparse
@@ -26,13 +27,17 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from jaxmarl_echelon import checkpoints, run_loading
+from jaxmarl_echelon import run_loading
 from jaxmarl_echelon.envs.textgames.analysis import exploitability
+from jaxmarl_echelon.reporting.marked_text import read_marked, replace_marked
+from jaxmarl_echelon.reporting.recorded_evaluations import read_evaluation
+from jaxmarl_echelon.reporting.recorded_runs import find_members, read_run
 from jaxmarl_echelon.reporting.seed_statistics import estimate_statistic, interquartile_mean
-from jaxmarl_echelon.training.acting.random_streams import Stream, stream_key
+from jaxmarl_echelon.tracking.run_tables import RETURN, find_score
+from jaxmarl_echelon.training.acting.state import RunState
 from jaxmarl_echelon.training.program.program import Program
 
-BEGIN, END = "<!-- learn: begin -->", "<!-- learn: end -->"
+MARK = "learn"
 CHECKPOINTS = ("latest", "best_eval")
 
 
@@ -185,8 +190,8 @@ def interval(scores: list[float]) -> tuple[float, float, float]:
     return estimate_statistic([np.asarray(scores, np.float64)], interquartile_mean, seed=0)
 
 
-def train(name: str, training: Training, folder: Path, maps: str | None) -> tuple[list[Path], float]:
-    """Trains all seeds in one program; returns their folders and the wall-clock seconds."""
+def train(name: str, training: Training, folder: Path, maps: str | None) -> tuple[Path, float]:
+    """Trains all seeds in one program; returns the group's folder and the wall-clock seconds."""
     places = {"MAPS": str(maps), "TEACHER": str((folder / "f110/ppo/f110/seed_0").resolve())}
     overrides = list(training.overrides)
     for mark, place in places.items():
@@ -198,49 +203,56 @@ def train(name: str, training: Training, folder: Path, maps: str | None) -> tupl
     )
     seconds = time.perf_counter() - begin
     (run,) = folder.glob(f"*/*/{name}")
-    return sorted(path for path in run.glob("seed_*") if path.is_dir()), seconds
+    return run, seconds
 
 
-def final_scores(members: list[Path], training: Training) -> tuple[str, dict[str, list[float]]]:
+def final_scores(group: Path, training: Training) -> tuple[str, dict[str, list[float]]]:
     """Returns the measure's name and, by checkpoint, the members' scores on held-out episodes."""
-    _, _, _, program, like = run_loading.load_run(str(members[0]), CHECKPOINTS[0])
-    measure, play = scorer(program, training)
-    scores = {name: [] for name in CHECKPOINTS}
-    for member in members:
-        for name, found in scores.items():
-            folder = checkpoints.find_checkpoint(member, name)
-            key = stream_key(checkpoints.read_metadata(folder)["config"]["seed"], Stream.FINAL)
-            state = checkpoints.restore_state(folder, jax.eval_shape(lambda: like))
-            found.append(float(play(state, key)))
+    if training.exploitability:
+        return "exploitability", exploitability_scores(find_members(group))
+    scores, measure = {}, ""
+    for name in CHECKPOINTS:
+        command = [sys.executable, "-m", "jaxmarl_echelon.evaluate", str(group), "--checkpoint", name]
+        subprocess.run([*command, "--episodes", str(training.episodes)], check=True)
+        measure, scores[name] = read_scores(group, name)
     return measure, scores
 
 
-def scorer(program: Program, training: Training) -> tuple[str, Callable]:
-    """Name of the measure, and `(run state, key) -> score`."""
-    if training.exploitability:
-        tree = exploitability.build_tree(program.env.rules, program.env.observe)
-        table = jax.jit(partial(exploitability.learner_probabilities, tree, program.agents[program.role]))
+def read_scores(group: Path, checkpoint: str) -> tuple[str, list[float]]:
+    """Reads the measure's name and the members' scores that `evaluate` wrote of a checkpoint."""
+    made = [read_evaluation(read_run(member), checkpoint).columns for member in find_members(group)]
+    column = find_score(made[0]).column
+    measure = "return" if column == RETURN else column.removesuffix("_rate")
+    return measure, [float(columns[column][0]) for columns in made]
 
-        def exploited(state, _):
-            policy = exploitability.renormalise_legal(tree, table(state.policies[program.role]))
-            return exploitability.nash_conv(tree, policy) / 2
 
-        return "exploitability", exploited
-    rated = program.env.spec.score is not None
+def exploitability_scores(members: list[Path]) -> dict[str, list[float]]:
+    """Returns the exact exploitability of the members' policies by checkpoint."""
+    scores = {name: [] for name in CHECKPOINTS}
+    for name, found in scores.items():
+        score = None
+        for run in run_loading.load_members(members, name):
+            score = score or make_exploitability(run.program)
+            found.append(score(run.state))
+    return scores
 
-    @jax.jit
-    def play(state, key):
-        result = program.evaluate(state, key, episodes=training.episodes)
-        return result.score(program.env.spec) if rated else result.mean_return(program.role).mean()
 
-    return "success" if rated else "return", play
+def make_exploitability(program: Program) -> Callable[[RunState], float]:
+    """Returns `(run state) -> exploitability` of the policy of a small game."""
+    tree = exploitability.build_tree(program.env.rules, program.env.observe)
+    table = jax.jit(partial(exploitability.learner_probabilities, tree, program.agents[program.role]))
+
+    def score(state):
+        policy = exploitability.renormalise_legal(tree, table(state.policies[program.role]))
+        return float(exploitability.nash_conv(tree, policy) / 2)
+
+    return score
 
 
 def write_table(path: Path, rows: dict[str, Scores]) -> None:
     """Updates these rows of the table between the marks of a Markdown file; other rows are kept."""
-    before, _, rest = path.read_text().partition(BEGIN)
-    old, _, after = rest.partition(END)
-    lines = {line.split("|")[1].strip(" `"): line for line in old.splitlines() if line.startswith("| `")}
+    old = read_marked(path, MARK).splitlines()
+    lines = {line.split("|")[1].strip(" `"): line for line in old if line.startswith("| `")}
     for name, scores in rows.items():
         numbers = ", ".join(f"{x:.4g}" for x in scores.last)
         cells = [f"`{name}`", scores.measure, len(scores.last), shown(scores.last), shown(scores.best)]
@@ -248,7 +260,7 @@ def write_table(path: Path, rows: dict[str, Scores]) -> None:
     names = ("Training", "Score", "Seeds", "Last policies", "Best policies", "Last, seed by seed", "s")
     head = f"| {' | '.join(names)} |\n|{'---|' * len(names)}"
     table = "\n".join([head, *(lines[name] for name in TRAININGS if name in lines)])
-    path.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
+    path.write_text(replace_marked(path, MARK, table), encoding="utf-8")
 
 
 def shown(scores: list[float]) -> str:
@@ -296,8 +308,8 @@ def main() -> None:
     table = Table("training", "score", "last [95 %]", "best [95 %]", "bar", "s", title="over seeds")
     rows, failed = {}, []
     for name, training in chosen.items():
-        members, seconds = train(name, training, given.output, given.maps)
-        measure, scores = final_scores(members, training)
+        group, seconds = train(name, training, given.output, given.maps)
+        measure, scores = final_scores(group, training)
         rows[name] = Scores(measure, *scores.values(), seconds)
         middle = interval(rows[name].last)[0]
         if not training.least <= middle <= training.most:
