@@ -26,6 +26,7 @@ from jaxmarl_echelon.envs.f110.observing.observe import (
     ObservationScales,
     gaplock_observation,
     gaplock_parts,
+    task_features,
 )
 from jaxmarl_echelon.envs.f110.results import DEFENDED, OUTCOMES, RUNNING, SUCCESS, TIMEOUT, classify_outcome
 from jaxmarl_echelon.envs.f110.rewards import CarRewardInputs
@@ -80,6 +81,7 @@ class F110(CarEnvironment):
         *,
         scales: ObservationScales,
         observe_time: bool,
+        observe_task: bool,
         observe_target: bool,
         finish_lines: np.ndarray,
         ftg_options,
@@ -88,19 +90,22 @@ class F110(CarEnvironment):
         super().__init__(simulation, maps, reward, limits, params, ftg_options)
         self.spawns, self.scales = spawns, scales
         self.observe_time, self.observe_target = observe_time, observe_target
+        self.spawn_points_shown = len(limits.points) if observe_task else 0
         self.finish_lines = finish_lines
         self._pays_track = bool(ON_TRACK & set(reward.names))
         reach = simulation.dt * int(params.max_steps) * float(params.car.v_max)
         length = np.asarray(simulation.bank.centerline_length)
         self._laps = np.asarray(simulation.bank.closed) & (length <= reach)
         names = tuple(point.name for point in limits.points)
-        self.spec = _gaplock_spec(simulation, reward, names, params, observe_time, speed_limits)
+        self.parts = dict.fromkeys(
+            ROLES, gaplock_parts(simulation.lidar.beams, scales, observe_time, self.spawn_points_shown)
+        )
+        self.spec = _gaplock_spec(simulation, reward, names, params, self.parts[ROLES[0]], speed_limits)
         self.baselines = ("random", "gaussian", "standing", "blocking")
         by_itself = any(grid.name != "line2" for grid in maps)
         self.references = {"attacker": ("standing",)} if by_itself else {}
         self.controllers = {"attacker": "learner", "defender": "ftg"}
         self.action_units = dict.fromkeys(ROLES, ACTION_UNITS)
-        self.parts = dict.fromkeys(ROLES, gaplock_parts(simulation.lidar.beams, scales, observe_time))
         self.viewer = F110Viewer(maps, OUTCOMES, simulation, ROLES)
         self.scripts = self._make_scripts()
 
@@ -284,11 +289,13 @@ class F110(CarEnvironment):
     def _observe(self, state: F110State, params: F110Params) -> dict[str, jax.Array]:
         poses, velocities = poses_of(state.cars.state), velocities_of(state.cars.state)
         left = 1.0 - state.step / params.max_steps if self.observe_time else None
+        points = self.spawn_points_shown
+        task = task_features(state.spawn, points, params.ftg, self.scales) if points else None
 
         def see(ego, target):
             return gaplock_observation(
                 state.cars.scan[ego], poses[ego], velocities[ego],
-                poses[target], velocities[target], self.observe_target, self.scales, left,
+                poses[target], velocities[target], self.observe_target, self.scales, left, task,
             )  # fmt: skip
 
         return {"attacker": see(ATTACKER, DEFENDER)[None], "defender": see(DEFENDER, ATTACKER)[None]}
@@ -311,9 +318,9 @@ class F110(CarEnvironment):
         )
 
 
-def _gaplock_spec(simulation, reward, names, params, observe_time, speed_limits) -> EnvSpec:
-    beams = simulation.lidar.beams
-    low = (0.0,) * beams + (-1.0,) * 10 + (0.0,) * (2 if observe_time else 1)
+def _gaplock_spec(simulation, reward, names, params, parts, speed_limits) -> EnvSpec:
+    signed = range(parts["ego_velocity"].where.start, parts["relative_pose"].where.stop - 1)
+    low = tuple(-1.0 if n in signed else 0.0 for n in range(max(one.where.stop for one in parts.values())))
     steer = float(params.car.s_min), float(params.car.s_max)
     roles = [
         Role(

@@ -45,6 +45,7 @@ def make(reward: Reward, **given) -> F110 | F110Goals:
         params,
         scales=ObservationScales(sensing.lidar_range, sensing.speed_scale, sensing.position_scale),
         observe_time=sensing.observe_time,
+        observe_task=sensing.observe_task,
         observe_target=sensing.observe_target,
         finish_lines=settings.read_finish_lines(chosen.endings.finish_lines, maps),
         ftg_options=ftg_options,

@@ -86,6 +86,7 @@ class GaplockSensing(Sensing):
 
     observe_target: bool = setting_field(read_switch)
     observe_time: bool = setting_field(read_switch)
+    observe_task: bool = setting_field(read_switch)
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,24 @@ def test_the_layout_covers_the_vector(beams, observe_time):
         np.testing.assert_allclose(seen[parts["time"]], [0.25])
 
 
+def test_the_task_is_observed():
+    env = je.make("f110", lidar_beams=12, observe_time=True, observe_task=True, spawns=["approach_0.3L"])
+    ftg = {"target_mode": "farthest", "steering_gain": 0.6, "bubble_radius": 3.0, "max_speed": 0.75}
+    state, begun = jax.jit(env.reset)(jax.random.key(0), env.task_params({"ftg": ftg}))
+    points = list(env.spec.tasks)
+    chosen = [float(name == "approach_0.3L") for name in points]
+    for role in ("attacker", "defender"):
+        where = env.parts[role]["task"].where
+        seen, size = begun.obs[role][0, where], env.spec.role(role).observation.shape[0]
+        np.testing.assert_allclose(seen, [*chosen, 1.0, 0.6, 3.0 / 12.0, 0.75], atol=1e-7)
+        assert where.stop == size == 12 + 12 + len(points) + 4
+    assert points[int(state.spawn)] == "approach_0.3L"
+    plain = env.default_params()
+    assert (
+        float(jax.jit(env.reset)(jax.random.key(0), plain)[1].obs["attacker"][0, where][len(points)]) == 0.0
+    )
+
+
 def race(others_pose, others_velocity, valid, neighbours=2, **changes):
     given = {
         "scan": np.full(6, 24.0),
@@ -139,6 +157,7 @@ def test_observations_batch():
     ("name", "settings"),
     [
         ("f110", {"observe_time": True}),
+        ("f110", {"observe_task": True, "goal": {"low": [0.0, -1.0], "high": [2.0, 1.0]}}),
         ("f110", {"goal": {"low": [0.0, -1.0], "high": [2.0, 1.0]}}),
         ("f110_race", {"map": "track:1"}),
     ],

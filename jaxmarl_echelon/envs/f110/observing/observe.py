@@ -7,6 +7,7 @@ from flax import struct
 from jaxmarl_echelon.envs.base import ObservationPart
 
 NEIGHBOUR_FEATURES = 7
+DRIVER_FEATURES = 4
 # Of the steering angle and the speed.
 ACTION_UNITS = ("rad", "m/s")
 
@@ -36,10 +37,14 @@ class RacingScales(struct.PyTreeNode):
     position_scale: jax.Array | float = 12.0
 
 
-def gaplock_layout(beams: int, observe_time: bool = False) -> dict[str, slice]:
-    """Returns the slice of each part of the gaplock observation, in order and without holes."""
+def gaplock_layout(beams: int, observe_time: bool = False, spawn_points: int = 0) -> dict[str, slice]:
+    """Returns the slice of each part of the gaplock observation, in order and without holes.
+
+    With `spawn_points`, their number, the last part is that of `task_features`.
+    """
     sizes = {"lidar": beams, "ego_velocity": 3, "target_velocity": 3, "relative_pose": 5}
-    return _slices(sizes | ({"time": 1} if observe_time else {}))
+    sizes |= {"time": 1} if observe_time else {}
+    return _slices(sizes | ({"task": spawn_points + DRIVER_FEATURES} if spawn_points else {}))
 
 
 def racing_layout(beams: int, lookahead: int, neighbours: int) -> dict[str, slice]:
@@ -57,8 +62,10 @@ def racing_layout(beams: int, lookahead: int, neighbours: int) -> dict[str, slic
     )
 
 
-def gaplock_parts(beams: int, scales: ObservationScales, observe_time: bool) -> dict[str, ObservationPart]:
-    """Returns the parts of the gaplock observation with their units and scales."""
+def gaplock_parts(
+    beams: int, scales: ObservationScales, observe_time: bool, spawn_points: int = 0
+) -> dict[str, ObservationPart]:
+    """Returns the parts of the gaplock observation with their units and scales; see `gaplock_layout`."""
     speed, position = float(scales.speed_scale), float(scales.position_scale)
     velocity = ("m/s", "m/s", "rad/s"), (speed,)
     facts = {
@@ -66,8 +73,12 @@ def gaplock_parts(beams: int, scales: ObservationScales, observe_time: bool) -> 
         "ego_velocity": velocity,
         "target_velocity": velocity,
         "relative_pose": (("m", "m", "", "", "m"), (position, position, 1.0, 1.0, position)),
+        "task": (
+            ("",) * (spawn_points + 2) + ("m", "m/s"),
+            (1.0,) * (spawn_points + 2) + (position, speed),
+        ),
     }
-    layout = gaplock_layout(beams, observe_time)
+    layout = gaplock_layout(beams, observe_time, spawn_points)
     return {name: ObservationPart(where, *facts.get(name, ())) for name, where in layout.items()}
 
 
@@ -100,6 +111,7 @@ def gaplock_observation(
     has_target: jax.Array | bool,
     scales: ObservationScales,
     time_left: jax.Array | None = None,
+    task: jax.Array | None = None,
 ) -> jax.Array:
     """Returns the attacker's observation: scan, both velocities, and the target's pose in the ego frame.
 
@@ -112,9 +124,10 @@ def gaplock_observation(
       has_target: bool; without a target its eight features are 0.
       scales: divisors.
       time_left: remaining fraction of the episode, appended as one more feature if given.
+      task: `task_features`, appended if given.
 
     Returns:
-      `[B + 11]` (or `[B + 12]`): the parts of `layout(B)`. `relative_pose` is forward, left, sine
+      `[B + 11]` and what is appended: the parts of `gaplock_layout`. `relative_pose` is forward, left, sine
       and cosine of the heading difference, distance.
     """
     offset = target_pose[:2] - ego_pose[:2]
@@ -134,7 +147,29 @@ def gaplock_observation(
     ]
     if time_left is not None:
         parts.append(jnp.clip(jnp.asarray(time_left, scan.dtype), 0.0, 1.0)[None])
+    if task is not None:
+        parts.append(jnp.clip(task.astype(scan.dtype), 0.0, 1.0))
     return jnp.concatenate(parts)
+
+
+def task_features(spawn: jax.Array, spawn_points: int, driver, scales: ObservationScales) -> jax.Array:
+    """Returns what sets an episode's task: its spawn point and the driver, `[spawn_points + 4]`.
+
+    Args:
+      spawn: int32, the episode's spawn point, shown as one of `spawn_points` ones.
+      spawn_points: their number (static).
+      driver: `FTGParams`; whether it aims at the farthest beam, its gain, its bubble's radius (m) and its
+        top speed (m/s) are shown.
+      scales: divisors of the radius and the speed.
+    """
+    shown = (
+        driver.farthest,
+        driver.steering_gain,
+        driver.bubble_radius / scales.position_scale,
+        driver.max_speed / scales.speed_scale,
+    )
+    place = jnp.arange(spawn_points) == spawn
+    return jnp.concatenate([place.astype(jnp.float32), jnp.stack([jnp.float32(x) for x in shown])])
 
 
 def racing_observation(
