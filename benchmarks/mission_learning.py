@@ -212,7 +212,7 @@ def markdown(scores: dict) -> str:
 
 
 def paired(scores: dict, reference: str = BASELINE) -> str:
-    """Formats a table of differences from the reference arm, seed by seed, with Student's interval."""
+    """Formats a table of differences from the reference arm; of several seeds with Student's interval."""
     rows = ["| minus the curriculum | mission | completed |", "|---|---|---|"]
     for (variant, checkpoint), found in scores.items():
         own = scores.get((reference, checkpoint), ())
@@ -221,8 +221,9 @@ def paired(scores: dict, reference: str = BASELINE) -> str:
         cells = []
         for name in ("mission", "completed"):
             differences = [one[name] - other[name] for one, other in zip(found, own, strict=True)]
-            low, high = student_interval(differences)
-            cells.append(f"{np.mean(differences):+.3f} [{low:+.3f}, {high:+.3f}]")
+            ends = student_interval(differences) if len(differences) > 1 else ()
+            told = f" [{', '.join(f'{end:+.3f}' for end in ends)}]" if ends else ""
+            cells.append(f"{np.mean(differences):+.3f}{told}")
         rows.append(f"| {variant} {checkpoint} | " + " | ".join(cells) + " |")
     return "\n".join(rows)
 

@@ -32,7 +32,7 @@ _THRESHOLDS = 101
 # Ends of runs that differ by more than this fraction are not called equal.
 _SAME_LENGTH = 0.01
 # Beginnings of keys that set the task on which runs are scored; rewards do where no score is compared.
-_SCORED = ("env.", "curriculum.evaluation")
+_SCORED = ("env.", "curriculum.evaluation", "curriculum.verbs", "curriculum.fire")
 # Of keys in which runs differ, so many are named.
 _MOST_KEYS = 6
 

@@ -195,6 +195,7 @@ def test_scores_of_several_tasks_are_scaled_by_their_ranges(tmp_path):
     ("key", "score", "warns"),
     [
         ("curriculum.evaluation", "success", True),
+        ("curriculum.verbs", "success", True),
         ("reward", None, True),
         ("reward", "success", False),
         ("curriculum.criteria", "success", False),
