@@ -125,12 +125,17 @@ def problem_of_evaluation(read):
     return None if first is None or None in problems else first
 
 
+@cache
+def modules_of_scripts():
+    """Modules by console script: read once, as every module of a command is parsed for it."""
+    return {script: module for script, (module, _) in list_commands().items()}
+
+
 def problem(command, repository, monkeypatch):
     """What is wrong with a documented command; None if nothing is."""
     if command.program.endswith(".py"):
         return None if (repository / command.program).is_file() else "no such file"
-    modules = {script: module for script, (module, _) in list_commands().items()}
-    name = modules.get(command.program, command.program).removeprefix(PACKAGE)
+    name = modules_of_scripts().get(command.program, command.program).removeprefix(PACKAGE)
     if name not in PARSERS:
         return f"unknown command {name}"
     try:
