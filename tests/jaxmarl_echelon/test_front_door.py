@@ -155,21 +155,21 @@ def test_a_run_is_a_function_of_its_key(mine):
 def test_a_policy_acts_as_in_evaluations(mine, algo):
     config, program, run = started(mine, "env=target", f"algo={algo}")
     policy, controller = je.make_policy(config, run), program.controllers(program.place(None))[probes.ROLE]
-    act = jax.jit(policy)
+    act, decide = jax.jit(policy), jax.jit(functools.partial(controller.act, None))
     memory, kept = policy.initial_memory((4, 1)), controller.init(4)
     rows = policy.initial_memory((4,))
-    _, time = jax.vmap(config.env.reset, in_axes=(0, None))(
+    _, time = jax.jit(jax.vmap(config.env.reset, in_axes=(0, None)))(
         jax.random.split(jax.random.key(1), 4), config.env.default_params()
     )
     for step in range(3):
         obs = jax.random.normal(jax.random.key(step), (4, 1, 1))
         reset = jnp.array([step == 0, step == 2, False, True])
         view = ControllerView(None, None, time.replace(obs={probes.ROLE: obs}))
-        kept, expected, _ = controller.act(None, run.policies[probes.ROLE], kept, view, reset)
+        kept, expected, _ = decide(run.policies[probes.ROLE], kept, view, reset)
         action, memory = act(obs, memory, reset[:, None])
         np.testing.assert_allclose(action, expected, rtol=1e-5, atol=1e-6)
         # Whatever the batch's axes are.
-        action, rows = policy(obs[:, 0], rows, reset)
+        action, rows = act(obs[:, 0], rows, reset)
         np.testing.assert_allclose(action, expected[:, 0], rtol=1e-5, atol=1e-6)
         assert all(map(config.env.spec.role(probes.ROLE).action.contains, action))
 

@@ -101,11 +101,11 @@ def test_an_update_over_the_given_world_is_one_over_the_agents_own():
 def test_a_policy_per_agent_shares_the_world():
     agent = with_shared_numbers(make_agents(config())["player"])
     stacked = vectorize_over_agents(agent, 2)
-    state = stacked.init(jax.random.key(0))
+    state = jax.jit(stacked.init)(jax.random.key(0))
     inputs = (jax.random.key(1), jnp.zeros((3, 2, config().env.spec.roles[0].observation.shape[0])), ())
     later = inputs[2], jnp.zeros((3, 2), bool), None
-    mine = stacked.act(state, *inputs[:2], *later)
-    given = stacked.with_world(agent.world).act(state, *inputs[:2], *later)
+    mine = jax.jit(stacked.act)(state, *inputs[:2], *later)
+    given = jax.jit(stacked.with_world(agent.world).act)(state, *inputs[:2], *later)
     np.testing.assert_array_equal(mine[0], given[0])
 
 

@@ -49,12 +49,20 @@ def assessed(verb=SCOUT, alive=True, present=True, by_mech=(), by_team=(), teams
         open_cells=jnp.uint32([2**CELLS - 1, *[0] * (WORDS - 1)]),
         cover_target=jnp.float32(1.0),
     )
-    went, decision = jnp.zeros(2, bool), jnp.int32(100)
-    outcome, orders = record.compute_team_records(evidence), problem.orders
+    went, decision = np.zeros(2, bool), np.int32(100)
+    outcome, whole = judge(teams, evidence[1:], went, decision)
+    return credit.CreditInputs(REGISTRY, evidence, went, outcome, whole, decision)
+
+
+@partial(jax.jit, static_argnums=0)
+def judge(teams, arrays, went, decision):
+    """The teams' records and success, by one program for all orders."""
+    evidence = record.RecordInputs(teams, *arrays)
+    outcome, orders = record.compute_team_records(evidence), evidence.scenario.orders
     found = success.success_parts(REGISTRY, orders.verb, outcome)
     value = success.base_success(REGISTRY, orders.verb, went, found, outcome)
-    whole = success.constrain_team_success(REGISTRY, orders, value, ours.latched, decision, outcome)
-    return credit.CreditInputs(REGISTRY, evidence, went, outcome, whole, decision)
+    latched = evidence.by_team.latched
+    return outcome, success.constrain_team_success(REGISTRY, orders, value, latched, decision, outcome)
 
 
 def random_facts(seed):
@@ -104,12 +112,31 @@ def every_coalition():
 
 
 def records_of(it, members):
-    team = np.zeros(len(members), np.int32)
-    return record.compute_coalition_records(it.evidence, it.outcome, team, members)
+    # Of arguments: sums over nobody would not be exactly 0 where XLA folds constants.
+    @jax.jit
+    def count(arrays, outcome, members):
+        team = np.zeros(len(members), np.int32)
+        evidence = record.RecordInputs(it.evidence.teams, *arrays)
+        return record.compute_coalition_records(evidence, outcome, team, members)
+
+    return jax.device_get(count(it.evidence[1:], it.outcome, members))
 
 
 def shapley(it, samples=MANY, key=0):
-    return np.asarray(jax.jit(lambda k: credit.shapley_values(k, it, samples))(jax.random.key(key)))
+    return np.asarray(attribute("shapley", samples, it.evidence.teams, it.evidence[1:], it[2:], key))
+
+
+def differences(it):
+    return np.asarray(attribute("difference", 0, it.evidence.teams, it.evidence[1:], it[2:], 0))
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def attribute(kind, samples, teams, arrays, rest, key):
+    """Values of the mechs, by one program for all missions of teams of these sizes."""
+    it = credit.CreditInputs(REGISTRY, record.RecordInputs(teams, *arrays), *rest)
+    if kind == "difference":
+        return credit.difference_rewards(it)
+    return credit.shapley_values(jax.random.key(key), it, samples)
 
 
 def shapley_by_orders(value, players):
@@ -218,7 +245,7 @@ def test_values_equal_brute_force_and_redundant_scouts_share():
 
     expected, got = shapley_by_orders(value, BLUE), shapley(it)
     np.testing.assert_allclose(got[:BLUE], expected, atol=1e-6)
-    without = credit.difference_rewards(it)
+    without = differences(it)
     assert without[:2].tolist() == pytest.approx([0.0, 0.0]) and got[0] == pytest.approx(got[1])
     assert got[0] > 0.15 and got[2] > got[0] and without[2] == pytest.approx(0.42)
     # Lost mechs make small coalitions too costly, and an idle one that lives helps against that.
@@ -254,7 +281,7 @@ DIFFERENCES = [
 
 def test_difference_rewards_have_not_changed():
     given, _ = random_facts(4)
-    found = [credit.difference_rewards(assessed(verb, **given)) for verb in range(len(VERBS))]
+    found = [differences(assessed(verb, **given)) for verb in range(len(VERBS))]
     np.testing.assert_allclose(found, DIFFERENCES, atol=1e-6)
 
 
