@@ -72,8 +72,6 @@ MEMORY = (
 )
 POSITIONS = ("algo=ppo_rnn", "env=gymnax/CartPole-v1", "env.observe=[0,2]")
 PHASED = ("env=f110", "curriculum=phased26")
-# PPO's tuning for F110 before its rollouts were extended to the length of an attack in phase 0.
-SHORTER = ("num_envs=256", "algo.horizon=256", "algo.gae_lambda=0.995", "algo.policy_average=0.0")
 SMALL = (
     "env=f110",
     "algo=ppo_rnn",
@@ -126,7 +124,11 @@ LONG = {
         (
             *PHASED,
             "algo=ppo",
-            *SHORTER,
+            # The tuning from before rollouts were extended to the length of an attack in phase 0.
+            "num_envs=256",
+            "algo.horizon=256",
+            "algo.gae_lambda=0.995",
+            "algo.policy_average=0.0",
             "algo.gamma=0.9998",
             "total_env_steps=10000000",
             "eval_every=8",
@@ -139,11 +141,14 @@ LONG = {
         (
             "env=f110",
             "algo=ppo",
-            *SHORTER,
             "env.map=MAPS/spielberg/Spielberg.yaml",
-            "total_env_steps=2000000",
+            "num_envs=256",
+            "total_env_steps=5242880",
+            "eval_every=4",
+            "checkpoint_every=8",
         ),
         seeds=3,
+        least=0.95,
         maps=True,
     ),
     "race": Training(
