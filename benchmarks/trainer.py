@@ -1,10 +1,11 @@
 """Speed and memory of learning from segments, compared with plain PyTorch and a GPU's memory.
 
-    python benchmarks/trainer.py [--peer-python PATH] [--cores none,lstm] [--precision bf16] [--memory]
+    python benchmarks/trainer.py [--peer-python PATH] [--cores none,lstm,mingru/parallel] [--width 128]
+        [--precision bf16] [--memory]
 
-Trunk and core of 128 units, 256 agents, rows of 64 decisions, four epochs of minibatches of 4096 decisions,
-on CartPole, whose cost is negligible. Times are the best of several. `--peer-python` is a Python with torch
-(default: this one). Compilation is reported separately.
+Trunk and core of `--width` units, 256 agents, rows of 64 decisions, four epochs of minibatches of 4096
+decisions, on CartPole, whose cost is negligible. Times are the best of several. `--peer-python` is a Python
+with torch (default: this one). Compilation is reported separately.
 """
 
 import argparse
@@ -30,7 +31,7 @@ from jaxmarl_echelon.training.program.agents import make_controllers
 from jaxmarl_echelon.training.program.program import make_program
 from jaxmarl_echelon.training.rollouts import collect as rollout_lib
 
-WIDTH, HORIZON, AGENTS, MINIBATCH, EPOCHS = 128, 64, 256, 4096, 4
+HORIZON, AGENTS, MINIBATCH, EPOCHS = 64, 256, 4096, 4
 FEATURES, ACTIONS = 4, 2
 CARD = 80e9
 PLANS = (
@@ -71,14 +72,16 @@ def make_collect(config: build.RunConfig, program):
     return lambda run: rollout_lib.collect_rollout(collector, run, run.key, lambda _key: drawn)
 
 
-def measure(kind: str, precision: str, repeats: int) -> dict[str, float]:
-    """Seconds of an update, of its parts, and of compiling it."""
+def measure(kind: str, width: int, precision: str, repeats: int) -> dict[str, float]:
+    """Seconds of an update, of its parts, and of compiling it; `kind/scan` chooses the scan of a MinGRU."""
+    kind, _, scan = kind.partition("/")
     sizes = (f"num_envs={AGENTS}", f"algo.minibatch_size={MINIBATCH}", f"algo.horizon={HORIZON}")
-    networks = (f"algo.core.kind={kind}", f"algo.core.width={WIDTH}", f"algo.widths=[{WIDTH}]")
+    networks = (f"algo.core.kind={kind}", f"algo.core.width={width}", f"algo.widths=[{width}]")
     config = read(
         "algo=ppo_rnn",
         *sizes,
         *networks,
+        *([f"algo.core.scan={scan}"] if scan else []),
         f"algo.epochs={EPOCHS}",
         "algo.shared=true",
         f"precision={precision}",
@@ -106,25 +109,25 @@ def measure(kind: str, precision: str, repeats: int) -> dict[str, float]:
     return seconds
 
 
-def needed_flops(kind: str) -> float:
+def needed_flops(kind: str, width: int) -> float:
     """FLOPs of the matrix products of learning from one decision.
 
     One forward and two backward passes, without the gradient of the observation.
     """
-    gates = {"none": 0, "mingru": 2, "gru": 6, "lstm": 8}[kind]
-    first, rest = FEATURES * WIDTH, gates * WIDTH * WIDTH + WIDTH * (ACTIONS + 1)
+    gates = {"none": 0, "mingru": 2, "gru": 6, "lstm": 8}[kind.partition("/")[0]]
+    first, rest = FEATURES * width, gates * width * width + width * (ACTIONS + 1)
     return 2.0 * (2 * first + 3 * rest)
 
 
-def peer(python: str, kind: str, repeats: int) -> float | str:
+def peer(python: str, kind: str, width: int, repeats: int) -> float | str:
     """Measures training decisions per second in plain PyTorch; returns the reason if that fails."""
-    if kind == "mingru":
+    if kind.startswith("mingru"):
         return "torch has none"
     job = {
         "kind": kind,
         "features": FEATURES,
         "actions": ACTIONS,
-        "width": WIDTH,
+        "width": width,
         "horizon": HORIZON,
         "rows": MINIBATCH // HORIZON,
         "threads": os.cpu_count(),
@@ -142,10 +145,12 @@ def speed_table(arguments) -> Table:
     before, matmul = os.getloadavg()[0], matmul_rate()
     measured = {}
     for kind in arguments.cores.split(","):
-        seconds = measure(kind, arguments.precision, arguments.repeats)
-        measured[kind] = seconds, peer(arguments.peer_python, kind, arguments.repeats)
+        sizes = kind, arguments.width
+        seconds = measure(*sizes, arguments.precision, arguments.repeats)
+        measured[kind] = seconds, peer(arguments.peer_python, *sizes, arguments.repeats)
         matmul = max(matmul, matmul_rate())
-    title = f"learning from decisions, {arguments.precision}; matrix products at {matmul / 1e9:.0f} GFLOP/s"
+    sizes = f"{arguments.width} units, {arguments.precision}"
+    title = f"learning from decisions, {sizes}; matrix products at {matmul / 1e9:.0f} GFLOP/s"
     table = Table(title=title, title_justify="left", caption_justify="left")
     table.caption = (
         f"load before and after: {before:.1f} and {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
@@ -162,7 +167,7 @@ def speed_table(arguments) -> Table:
             f"{ours:,.0f}",
             "-" if isinstance(theirs, str) else f"{theirs:,.0f}",
             "-" if isinstance(theirs, str) else f"{ours / theirs:.2f}",
-            f"{ours * needed_flops(kind) / matmul:.0%}",
+            f"{ours * needed_flops(kind, arguments.width) / matmul:.0%}",
             f"{AGENTS * HORIZON / seconds['update']:,.0f}",
             *(f"{seconds[part] / seconds['update']:.1%}" for part in ("rollout", "advantages", "learning")),
             f"{seconds['compiling']:.1f}",
@@ -258,6 +263,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--peer-python", default=sys.executable)
     parser.add_argument("--cores", default="none,mingru,gru,lstm")
+    parser.add_argument("--width", type=int, default=128, help="units of the trunk and the core")
     parser.add_argument("--precision", default="float32")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--memory", action="store_true", help="leave the speed out")
