@@ -51,6 +51,9 @@ class ActionValueSettings(ReplayLearner):
       target_period: gradient steps between updates of the target network; with `tau` 1 each is a copy.
       epsilon, epsilon_end: probability of a random legal action, initially and after `epsilon_transitions`.
       epsilon_transitions: transitions over which the probability falls linearly, the warm-up included.
+      learning_rate_end: learning rate after `learning_rate_transitions`; None for a constant one.
+      learning_rate_transitions: transitions over which the learning rate changes linearly, the warm-up
+        included.
       max_grad_norm: bound on the gradient norm; None for no clipping.
     """
 
@@ -59,10 +62,16 @@ class ActionValueSettings(ReplayLearner):
     TRACED: ClassVar[dict[str, tuple[float, float]]] = ReplayLearner.TRACED | {
         "epsilon": (0.0, 1.0),
         "epsilon_end": (0.0, 1.0),
+        "learning_rate_end": (0.0, 1.0),
         "max_grad_norm": (1e-6, math.inf),
     }
-    OPTIONAL: ClassVar[tuple[str, ...]] = (*ReplayLearner.OPTIONAL, "max_grad_norm")
-    COUNTS: ClassVar[tuple[str, ...]] = (*ReplayLearner.COUNTS, "target_period", "epsilon_transitions")
+    OPTIONAL: ClassVar[tuple[str, ...]] = (*ReplayLearner.OPTIONAL, "learning_rate_end", "max_grad_norm")
+    COUNTS: ClassVar[tuple[str, ...]] = (
+        *ReplayLearner.COUNTS,
+        "target_period",
+        "epsilon_transitions",
+        "learning_rate_transitions",
+    )
 
     layer_norm: bool = FROM_FILE
     dueling: bool = FROM_FILE
@@ -72,6 +81,8 @@ class ActionValueSettings(ReplayLearner):
     epsilon: float = FROM_FILE
     epsilon_end: float = FROM_FILE
     epsilon_transitions: int = FROM_FILE
+    learning_rate_end: float | None = FROM_FILE
+    learning_rate_transitions: int = FROM_FILE
     max_grad_norm: float | None = FROM_FILE
 
     def __post_init__(self):

@@ -227,12 +227,22 @@ def critic_step(
 
 def adam_step(state: OffPolicyState, part: str, grads: PyTree, rate: str) -> OffPolicyState:
     """Takes one step of Adam on one part, with the learning rate `rate` if set, else `learning_rate`."""
-    hyper = state.hyper | {"learning_rate": state.hyper.get(rate, state.hyper["learning_rate"])}
+    hyper = state.hyper | {"learning_rate": anneal_learning_rate(state, rate)}
     scale = clip_scale(global_norm(grads), hyper["max_grad_norm"]) if "max_grad_norm" in hyper else 1.0
     params, optimizer = make_adam().step(grads, state.optimizers[part], state.params[part], hyper, scale)
     return state.replace(
         params=state.params | {part: params}, optimizers=state.optimizers | {part: optimizer}
     )
+
+
+def anneal_learning_rate(state: OffPolicyState, rate: str = "learning_rate") -> jax.Array:
+    """Learning rate `rate` if set, else `learning_rate`, moved towards `learning_rate_end` if that is set."""
+    hyper = state.hyper
+    begin = hyper.get(rate, hyper["learning_rate"])
+    if "learning_rate_end" not in hyper:
+        return begin
+    progress = jnp.minimum(state.seen / hyper["learning_rate_transitions"], 1.0)
+    return begin + progress * (hyper["learning_rate_end"] - begin)
 
 
 def update_targets(state: OffPolicyState, due: jax.Array | None = None) -> OffPolicyState:

@@ -10,6 +10,7 @@ from algos import collectives
 from algos.nets.action_values import ValueLayer, make_action_values
 from algos.nets.networks import Layers
 from algos.off_policy.dqn import DQNConfig
+from algos.off_policy.learning import anneal_learning_rate
 from algos.off_policy.replay.rings import Sample
 from algos.types import ActionSpec, Context, ObservationSpec, Transition
 
@@ -110,6 +111,25 @@ def test_time_limits_bootstrap_deaths_do_not_and_targets_are_copied_when_due():
     assert after.updates.tolist() == [400, 400]
     epsilon = [1 - 0.95 * 16 / 1e4, 1 - 0.95 * 0.64]
     np.testing.assert_allclose(metrics["epsilon"][[0, -1], 0], epsilon, rtol=1e-4)
+
+
+def test_the_learning_rate_falls_linearly_with_the_transitions_and_stays_at_its_end():
+    """16 transitions per decision: nothing is learnt any more from the third on."""
+    settings = {"learning_rate": 0.01, "learning_rate_end": 0.0, "learning_rate_transitions": 48}
+    agent, state = small(**settings)
+
+    def step(state, i):
+        key = jax.random.fold_in(jax.random.key(1), i)
+        after, _ = agent.update(state, key, lived(key))
+        steps = jax.tree.map(lambda x, y: jnp.abs(x - y).max(), after.params, state.params)
+        return after, (anneal_learning_rate(after), jnp.stack(jax.tree.leaves(steps)).max())
+
+    _, (rates, steps) = jax.jit(lambda state: jax.lax.scan(step, state, jnp.arange(4)))(state)
+    np.testing.assert_allclose(rates, [0.02 / 3, 0.01 / 3, 0, 0], rtol=1e-5, atol=1e-9)
+    # The first steps of Adam are those of the rate.
+    np.testing.assert_allclose(steps, rates, rtol=0.1, atol=1e-9)
+    constant, begun = small()
+    assert "learning_rate_end" not in constant.hyper() and anneal_learning_rate(begun) == np.float32(3e-4)
 
 
 def tree_differs(x, y):
@@ -223,6 +243,7 @@ def test_the_mean_value_of_sequences_is_that_of_the_decisions_inside():
         ({"replay": {"sequence": 4, "n_step": 2}}, "replay.n_step=2: must be 1 with sequence=4"),
         ({"target_period": 0}, "target_period=0: must be a whole number of at least 1"),
         ({"epsilon": 1.5}, "epsilon=1.5: must be a number from 0 to 1"),
+        ({"learning_rate_end": -1.0}, "learning_rate_end=-1.0: must be a number from 0 to 1"),
         ({"epsilon_transitions": 0}, "epsilon_transitions=0: must be a whole number of at least 1"),
         ({"widths": ()}, r"widths=\(\): needs at least one layer"),
         ({"max_grad_norm": 0.0}, "max_grad_norm=0.0: must be a number from"),
