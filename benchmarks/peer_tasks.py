@@ -1,18 +1,23 @@
-"""Tasks of JaxMARL and brax: our PPO at their published settings, and their own training, in turns.
+"""Tasks of JaxMARL and brax: our training at their published settings, and their own, in turns.
 
-    python benchmarks/peer_tasks.py [spread 3m 3m_mappo 2s3z 2s3z_mappo pendulum] [--seeds 5] [--steps N]
-        [--turns 1] [--peer-python PATH --peer-scripts FOLDER] [--write FILE]
+    python benchmarks/peer_tasks.py [spread spread_vdn spread_vdn_hidden spread_vdn_next spread_qmix
+        spread_pqn 3m 3m_mappo 2s3z 2s3z_mappo pendulum] [--seeds 5] [--steps N] [--turns 1]
+        [--peer-python PATH --peer-scripts FOLDER] [--write FILE]
 
-Ours are the tuning files of `conf/tuning/jaxmarl` and `conf/tuning/brax`, seeds as one vmapped program.
+Ours are the tuning files of `conf/tuning/jaxmarl` and `conf/tuning/brax`, seeds as one vmapped program; of
+value learners the settings below.
 Brax's side is its own `ppo.train`, one seed after another in one process; its compiling is the first seed's
 time to the end of its first epoch, less that of a later one. Both sides' last policies play 128
 deterministic episodes. Of JaxMARL, FOLDER is `baselines` of a checkout of JaxMARL 0.2; PATH a Python with
 jaxmarl, its extra `algs`, and jax. The scripts report to wandb only, so they import a module of that name
-that writes down what they log; nothing else of them is changed. Returns are sums over agents, win rates
-shares of battles, both of the sampled policy over the last tenth of the updates. Steps per second exclude
+that writes down what they log; nothing else of them is changed, except that `vdn_ff.py` asks what it logs
+for `update_step`, which must read `update_steps` for it to run. It and `qmix_rnn.py` need flashbax.
+Returns are sums over agents, win rates shares of battles, both of the sampled policy over the last tenth of
+the updates; of value learners those of 512 episodes of the last greedy policy. Steps per second exclude
 compilation, which is taken as the time to the end of the first update, that update included, where a script
 has no other sign of it. Settings: baselines/IPPO/config/ippo_ff_mpe.yaml, ippo_rnn_smax.yaml,
-baselines/MAPPO/config/mappo_homogenous_rnn_smax.yaml; brax's notebook on training.
+baselines/MAPPO/config/mappo_homogenous_rnn_smax.yaml, baselines/QLearning/config/alg/vdn_ff_mpe.yaml,
+ql_rnn_mpe.yaml and pqn_vdn_ff_mpe.yaml; brax's notebook on training.
 """
 
 import argparse
@@ -80,6 +85,9 @@ class Task(NamedTuple):
       vmapped: whether it trains its seeds as one program, else one after another.
       measure: our metric, and theirs in what they log; of brax the environment's name and "return".
       agents: factor of our metric; theirs is summed over agents.
+      greedy: whether the last policies are scored by their best actions, else the sampled ones over time.
+      group: of JaxMARL's configuration, where it keeps the settings of the algorithm, with a dot.
+      shares: our settings that are numbers of decisions, as shares of those of the run.
     """
 
     ours: tuple[str, ...]
@@ -88,6 +96,9 @@ class Task(NamedTuple):
     vmapped: bool = False
     measure: tuple[str, str] = ("train/success_rate", "win_rate")
     agents: int = 1
+    greedy: bool = False
+    group: str = ""
+    shares: tuple[tuple[str, float], ...] = ()
 
 
 def battle(scenario: str, central: bool) -> Task:
@@ -109,6 +120,78 @@ def battle(scenario: str, central: bool) -> Task:
     )
 
 
+# Value learners in `spread`: what their settings have in common.
+SPREAD_VALUES = {
+    "algo.gamma": "0.9",
+    "algo.normalize_observation": "false",
+    "eval_episodes": "512",
+}
+# Of learners with a replay, whose targets are copies. `num_envs` is the number of decisions after which the
+# peer's script takes one gradient step: ours takes one after each decision of all environments.
+SPREAD_REPLAY = SPREAD_VALUES | {
+    "algo.batch_size": "32",
+    "algo.learning_rate": "0.005",
+    "algo.learning_rate_end": "0",
+    "algo.max_grad_norm": "25",
+    "algo.learning_starts": "10000",
+    "algo.tau": "1",
+    "algo.target_period": "200",
+}
+REPLAY_SHARES = (("algo.epsilon_transitions", 0.1), ("algo.learning_rate_transitions", 1.0))
+SPREAD_VDN = SPREAD_REPLAY | {
+    "num_envs": "512",
+    "algo.horizon": "16",
+    "algo.widths": "[64]",
+    "algo.double": "false",
+    "algo.replay.capacity": "100000",
+}
+HIDDEN = "alg.NUM_LAYERS=3"
+SPREAD_QMIX = SPREAD_REPLAY | {
+    "num_envs": "208",
+    "algo.horizon": "26",
+    "algo.widths": "[64]",
+    "algo.core.kind": "gru",
+    "algo.core.width": "64",
+    "algo.replay.sequence": "26",
+    "algo.replay.capacity": "130000",
+    "algo.mixing_width": "32",
+    "algo.hyper_widths": "[128]",
+}
+SPREAD_PQN = SPREAD_VALUES | {
+    "num_envs": "256",
+    "algo.horizon": "16",
+    "algo.epochs": "4",
+    "algo.num_minibatches": "16",
+    "algo.learning_rate": "5e-4",
+    "algo.max_grad_norm": "1",
+    "algo.epsilon_end": "0.1",
+    "algo.exploration_fraction": "0.1",
+    "algo.gae_lambda": "0.3",
+}
+
+
+def spread(
+    algorithm: str, script: str, config: str, ours: dict[str, str], theirs: tuple[str, ...] = ()
+) -> Task:
+    """Returns a task of value learning in `spread`, at the settings of one of JaxMARL's configurations."""
+    return Task(
+        (
+            "env=jaxmarl/MPE_simple_spread_v3",
+            f"algo={algorithm}",
+            "tuning=none",
+            *(f"{key}={value}" for key, value in ours.items()),
+        ),
+        f"QLearning/{script}.py",
+        (f"+alg={config}", "++HYP_TUNE=false", "++WANDB_MODE=online", "SAVE_PATH=null", *theirs),
+        vmapped=True,
+        measure=("train/return", "test_returned_episode_returns"),
+        agents=3,
+        greedy=True,
+        group="alg.",
+        shares=() if algorithm == "pqn" else REPLAY_SHARES,
+    )
+
+
 TASKS = {
     "spread": Task(
         ("env=jaxmarl/MPE_simple_spread_v3", "algo=ppo"),
@@ -117,6 +200,15 @@ TASKS = {
         measure=("train/return", "returned_episode_returns"),
         agents=3,
     ),
+    "spread_vdn": spread("vdn", "vdn_ff", "vdn_ff_mpe", SPREAD_VDN),
+    # Their network is linear with NUM_LAYERS=2, which is published; with 3 it has one hidden layer, as ours.
+    "spread_vdn_hidden": spread("vdn", "vdn_ff", "vdn_ff_mpe", SPREAD_VDN, (HIDDEN,)),
+    # Their replay pairs an observation with that of NUM_STEPS decisions later; with 1 it is the next one.
+    "spread_vdn_next": spread(
+        "vdn", "vdn_ff", "vdn_ff_mpe", SPREAD_VDN, (HIDDEN, "alg.NUM_STEPS=1", "alg.NUM_ENVS=512")
+    ),
+    "spread_qmix": spread("qmix", "qmix_rnn", "ql_rnn_mpe", SPREAD_QMIX),
+    "spread_pqn": spread("pqn", "pqn_vdn_ff", "pqn_vdn_ff_mpe", SPREAD_PQN),
     "3m": battle("3m", central=False),
     "3m_mappo": battle("3m", central=True),
     "2s3z": battle("2s3z", central=False),
@@ -135,15 +227,17 @@ class Measured(NamedTuple):
 
 def measure_ours(task: Task, seeds: int, steps: int) -> Measured:
     """Trains all seeds as one program."""
-    typed = [*task.ours, f"total_env_steps={steps}", "tracking=quiet"]
+    shares = [f"{key}={round(share * steps)}" for key, share in task.shares]
+    typed = [*task.ours, *shares, f"total_env_steps={steps}", "tracking=quiet"]
     config, _ = command_line.compose_config(command_line.normalize_overrides(typed))
     run = build.build_run_config(config)
     program = make_program(run)
     train, options = make_train_function(run), program.compiler_options
+    greedy = task.greedy or not task.script
 
     def one(key):
         last, reports = train(key)
-        return reports.metrics[task.measure[0]] if task.script else last
+        return last if greedy else reports.metrics[task.measure[0]]
 
     def score(last, key):
         (returns,) = program.evaluate(last, key).episode_return.values()
@@ -155,10 +249,11 @@ def measure_ours(task: Task, seeds: int, steps: int) -> Measured:
     middle = time.perf_counter()
     found = jax.block_until_ready(compiled(keys))
     rate = run.updates * run.num_envs * run.algo.horizon * seeds / (time.perf_counter() - middle)
-    if task.script:
-        scores = task.agents * last_tenth(np.asarray(found))
-    else:
+    if greedy:
         scores = np.asarray(jax.jit(jax.vmap(score, (0, None)))(found, jax.random.key(1)))
+    else:
+        scores = last_tenth(np.asarray(found))
+    scores = task.agents * scores
     return Measured(scores.tolist(), rate, middle - begin)
 
 
@@ -178,7 +273,7 @@ def measure_theirs(task: Task, python: str, scripts: Path | None, seeds: int, st
         first, later = (rows[k + 1]["time"] - rows[k]["time"] for k in (0, 1))
         return Measured(last, rate, rows[0]["time"] - begin + first - later)
     assert scripts is not None, "--peer-scripts is needed for JaxMARL's tasks"
-    typed = [*task.theirs, f"TOTAL_TIMESTEPS={steps}"]
+    typed = [*task.theirs, f"{task.group}TOTAL_TIMESTEPS={steps}"]
     if task.vmapped:
         runs = [run_peer([python, str((scripts / task.script).resolve()), *typed, f"++NUM_SEEDS={seeds}"])]
     else:
@@ -190,7 +285,7 @@ def measure_theirs(task: Task, python: str, scripts: Path | None, seeds: int, st
         # Vmapped callbacks report one seed after another, update by update.
         values = np.array([row[task.measure[1]] for row in rows]).reshape(-1, together).T
         times = [row["time"] for row in rows][::together]
-        scores += last_tenth(values).tolist()
+        scores += (values[:, -1] if task.greedy else last_tenth(values)).tolist()
         rates.append(steps * together * (1 - 1 / len(times)) / (times[-1] - times[0]))
         compiled.append(times[0] - begin)
     return Measured(scores, statistics.fmean(rates), statistics.fmean(compiled))
