@@ -115,6 +115,10 @@ class RunLoop:
         """Saves a checkpoint under each name."""
         raise NotImplementedError
 
+    def save_last(self, state) -> None:
+        """Saves the state with which the loop ends."""
+        self.save(state, ["latest"])
+
     def restore(self, checkpoint: Path, like) -> Any:
         """Restores a checkpoint and drops later ones."""
         raise NotImplementedError
@@ -149,13 +153,13 @@ class RunLoop:
         with UpdateProfile(setting, self.folder, self._note) as profile:
             while self.progress.updates < self.config.updates and not self.is_over():
                 if processes.any_process(stop.requested) or self.progress.updates == stop_after:
-                    self.save(state, ["latest"])
+                    self.save_last(state)
                     self.tracker.event(self.step, "stopped")
                     return self._finish("stopped")
                 profile.begin(self.progress.updates, self.config.updates_per_chunk)
                 state = self._advance(state)
                 profile.end(self.progress.updates)
-        self.save(state, ["latest"])
+        self.save_last(state)
         for line in self.references(state):
             self.tracker.event(self.step, line)
         return self._finish("finished")

@@ -226,7 +226,7 @@ class RunGroup(RunLoop):
 
     @override
     def save(self, state, names):
-        """Saves the group's checkpoint under each name; after the last update also the members' `latest`."""
+        """Saves the group's checkpoint under each name."""
         if not names:
             return
         facts = {
@@ -238,7 +238,12 @@ class RunGroup(RunLoop):
             "versions": package_versions(),
         }
         checkpoints.save_checkpoint(self.checkpoints, tuple(names), state, facts)
-        if self.progress.updates == self.config.updates:
+
+    @override
+    def save_last(self, state):
+        """Saves the group's checkpoint and the members' `latest`, except of trials that a search has left."""
+        super().save_last(state)
+        if self.progress.updates == self.config.updates or not self.is_over():
             for index in range(len(self.records)):
                 self._save_member(state, index, ["latest"])
 

@@ -186,6 +186,12 @@ def test_a_resumed_group_equals_an_uninterrupted_one(trained, tmp_path):
     whole, _ = trained
     halved = tmp_path / "halved"
     assert train(halved, stop_after=3)["status"] == "stopped"
+    # Members can be evaluated where a group was stopped.
+    steps = [
+        checkpoints.read_metadata(checkpoints.find_checkpoint(at, "latest"))["step"]
+        for at in (halved, *(halved / member.name for member in MEMBERS))
+    ]
+    assert len(set(steps)) == 1
     assert train(halved, resume=checkpoints.find_checkpoint(halved, "latest"))["status"] == "finished"
     for member in MEMBERS:
         for name in ("latest", "best_eval"):
