@@ -1,5 +1,6 @@
 """Every reward component by hand, the presets, and recorded totals."""
 
+from functools import partial
 from pathlib import Path
 
 import hydra
@@ -40,8 +41,13 @@ def situation(**changes):
         "dt": 0.01,
         "scan_fresh": True,
     } | changes
-    kinds = {"collided": bool, "scan_fresh": bool, "outcome": jnp.int32}
-    return CarRewardInputs(**{key: jnp.asarray(value, kinds.get(key, float)) for key, value in given.items()})
+    kinds, real = {"collided": bool, "scan_fresh": bool, "outcome": np.int32}, jnp.result_type(float)
+    return CarRewardInputs(**{key: np.asarray(value, kinds.get(key, real)) for key, value in given.items()})
+
+
+@partial(jax.jit, static_argnums=0)
+def one_step(reward, params, situation, memory):
+    return reward(params, situation, memory)
 
 
 def pay(name, *steps, **weights):
@@ -62,7 +68,7 @@ def near(actual, wanted):
 def test_terminal_rewards_each_outcome_once(name):
     reward = preset(name)
     for code, wanted in zip(range(-1, 6), (0.0, 200.0, -20.0, 0.0, -100.0, -5.0, -20.0), strict=True):
-        values, _ = reward(reward.params(), situation(outcome=code), reward.init())
+        values, _ = one_step(reward, reward.params(), situation(outcome=code), reward.init())
         near(values["terminal"], wanted)
     assert OUTCOMES[:4] == ("target_crash", "self_crash", "collision", "timeout")
 
@@ -219,17 +225,17 @@ def test_recorded_totals_of_the_original(double):
         reward = preset("gaplock_original")
         params, memory = reward.params(), reward.init()
         start = POCKET | {"ego_velocity": [0.44, 0.0, 0.0]}
-        first, memory = reward(params, situation(**start), memory)
+        first, memory = one_step(reward, params, situation(**start), memory)
         tolerance = {"atol": 1e-12} if double else {"atol": 5e-9}
-        np.testing.assert_allclose(sum(first.values()), 0.0033103344706, **tolerance)
+        np.testing.assert_allclose(sum(map(float, first.values())), 0.0033103344706, **tolerance)
         np.testing.assert_allclose(first["heading"], 9.03344706e-5, **tolerance)
         moved = start | {"target_pose": [0.0, 0.0, 0.001], "target_scan_min": 0.999}
-        second, memory = reward(params, situation(**moved), memory)
+        second, memory = one_step(reward, params, situation(**moved), memory)
         np.testing.assert_allclose(second["clearance"], 3e-8, rtol=1e-4)
         np.testing.assert_allclose(second["turn"], 6e-8, rtol=1e-4)
         behind = {"target_pose": [3.0, 0.0, 0.0], "ego_velocity": [0.44, 0.0, 0.0]}
-        values, _ = reward(params, situation(**behind), reward.init())
-        np.testing.assert_allclose(sum(values.values()), -0.00178, **tolerance)
+        values, _ = one_step(reward, params, situation(**behind), reward.init())
+        np.testing.assert_allclose(sum(map(float, values.values())), -0.00178, **tolerance)
         np.testing.assert_allclose(values["pinch"], -0.0019999999999989, **tolerance)
 
 
@@ -249,7 +255,7 @@ def test_shaping_of_the_public_preset_cannot_compete_with_success():
     """The best imaginable 1500 steps of shaping stay far below one success."""
     reward = preset("gaplock_full")
     best = situation(**CHASE | {"ego_velocity": [0.6, 0.0, 0.0], "target_pose": [0.9, 0.0, np.pi]})
-    values, _ = reward(reward.params(), best, reward.init())
+    values, _ = jax.device_get(one_step(reward, reward.params(), best, reward.init()))
     total = float(sum(values.values()))
     assert 0.0 < total < 0.015
     near(values["pressure"] + values["distance"] + values["heading"] + values["speed"], 0.0043)
@@ -262,12 +268,13 @@ def test_every_component_has_a_weight_that_switches_it_off():
         **POCKET | {"outcome": 0, "collided": True, "ego_velocity": [-0.5, 0.0, 0.0], "ego_progress": 0.1},
     )
     memory = reward.init()
-    plain, _ = reward(params, step, memory)
+    plain, _ = jax.device_get(one_step(reward, params, step, memory))
     for name in COMPONENTS:
-        values, _ = reward(params | {name: params[name] | {"weight": jnp.zeros(())}}, step, memory)
+        off, twice = (params | {name: params[name] | {"weight": np.float32(x)}} for x in (0.0, 2.0))
+        values, _ = jax.device_get(one_step(reward, off, step, memory))
         assert values[name] == 0.0
         assert all(values[other] == plain[other] for other in COMPONENTS if other != name)
-        doubled, _ = reward(params | {name: params[name] | {"weight": jnp.array(2.0)}}, step, memory)
+        doubled, _ = one_step(reward, twice, step, memory)
         near(doubled[name], 2.0 * plain[name])
 
 

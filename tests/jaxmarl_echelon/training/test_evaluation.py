@@ -106,6 +106,9 @@ def player(env):
     return played
 
 
+summarize = jax.jit(evaluation.summarize_evaluation, static_argnums=(1, 2))
+
+
 @pytest.mark.parametrize("where", SICK)
 @pytest.mark.parametrize("at", [0, 3])
 def test_a_nonfinite_episode_is_not_counted(where, at):
@@ -113,7 +116,7 @@ def test_a_nonfinite_episode_is_not_counted(where, at):
     env = SICK[where]
     result = play(env, at=at)
     assert np.asarray(result.quarantined).tolist() == [True, False] * 4
-    values = evaluation_values(evaluation.summarize_evaluation(result, env.spec, ROLE), result, env.spec)
+    values = evaluation_values(summarize(result, env.spec, ROLE), result, env.spec)
     assert values["eval_agg/quarantined"] == 4 and values["eval_agg/num_episodes"] == 4
     assert values["eval_agg/avg_reward"] == 6.0 and values["eval_agg/std_reward"] == 0.0
     assert values["eval_agg/avg_episode_length"] == 6.0
@@ -125,7 +128,7 @@ def test_a_nonfinite_episode_is_not_counted(where, at):
 def test_the_score_is_nan_without_a_finite_episode():
     env = SICK["obs"]
     result = play(env, which=ALL)
-    values = evaluation_values(evaluation.summarize_evaluation(result, env.spec, ROLE), result, env.spec)
+    values = evaluation_values(summarize(result, env.spec, ROLE), result, env.spec)
     assert values["eval_agg/quarantined"] == 8 and values["eval_agg/num_episodes"] == 0
     for name in ("avg_reward", "success_rate", "success_low", "success_high"):
         assert math.isnan(values[f"eval_agg/{name}"])
@@ -292,14 +295,12 @@ def test_a_grade_is_neither_cut_nor_counted_as_a_success():
     """In the score, in its interval, in the best checkpoint's rank, and over the seeds of a group."""
     box = Box((1,), -1.0, 1.0)
     spec = EnvSpec("graded", 1, (Role(ROLE, 1, box, box),), 0.0, 9, (Result("grade", kind="rate"),), "grade")
-    there, returns = {ROLE: jnp.ones((8, 1), bool)}, {ROLE: jnp.zeros((8, 1))}
+    there, returns = {ROLE: np.ones((8, 1), bool)}, {ROLE: np.zeros((8, 1), np.float32)}
 
     def evaluated(grades):
-        length = jnp.ones(8, jnp.int32)
-        result = evaluation.Evaluation(
-            np.zeros(8, bool), there, returns, length, {"grade": jnp.asarray(grades)}, None
-        )
-        return evaluation.summarize_evaluation(result, spec, ROLE), result
+        length = np.ones(8, np.int32)
+        result = evaluation.Evaluation(np.zeros(8, bool), there, returns, length, {"grade": grades}, None)
+        return summarize(result, spec, ROLE), result
 
     values = evaluation_values(*evaluated(GRADES), spec)
     found = [values[f"eval_agg/{name}"] for name in ("grade_rate", "grade_low", "grade_high")]
@@ -314,7 +315,7 @@ def test_a_grade_is_neither_cut_nor_counted_as_a_success():
         parts = {"env": env, "agents": {ROLE: None}, "role": ROLE, "curriculum": constant_curriculum(env)}
         program = SimpleNamespace(**parts, steps_per_update=1)
         record = RunRecord(SimpleNamespace(num_envs=8), program, {}, Path(), Tracker({}), RunProgress())
-        names = record.assessment(Assessment(*evaluated(grades), jnp.int32(0)), 1.0)
+        names = record.assessment(Assessment(*evaluated(grades), np.int32(0)), 1.0)
         assert names == ["best_eval"] and record.progress.best["best_eval"][0] == pytest.approx(grades.mean())
         return record
 
@@ -348,20 +349,30 @@ def test_means_are_over_the_agents_that_took_part(roster):
     env, expected = ABSENT, ROSTERS[roster]
     params = env.default_params() | {"roster": np.array(roster)}
     result = play(env, roster=np.array(roster))
-    scalars = evaluation.summarize_evaluation(result, env.spec, ROLE)
+    scalars = summarize(result, env.spec, ROLE)
     np.testing.assert_array_equal(scalars["eval_agg/avg_reward"], np.float32(expected))
 
     finished = played(env, params)
-    found = episode_statistics.select_finished(finished, 4, newest=True)
-    ring = episode_statistics.init_recent(env.spec, 8)
-    ring = episode_statistics.add_recent(ring, found.finished, env.spec)
-    metrics = episode_statistics.recent_metrics(ring, env.spec, (ROLE,))
+    metrics, rows, seen = statistics(finished, env.spec)
     np.testing.assert_array_equal(metrics["train/return"], np.float32(expected))
     assert float(metrics["train/episode_length"]) == 2.0
-    rows = episode_statistics.episode_rows(found, env.spec, (ROLE,))
     np.testing.assert_array_equal(rows[f"return/{ROLE}"], np.full(4, expected, np.float32))
-    seen = read_episodes(finished, env.spec, ROLE).reward[finished.mask]
+    seen = np.asarray(seen)[np.asarray(finished.mask)]
     np.testing.assert_array_equal(seen, np.full(4, expected, np.float32))
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def statistics(finished, spec):
+    """Metrics of the ring, rows of the table and what curricula read, of four episodes."""
+    found = episode_statistics.select_finished(finished, 4, newest=True)
+    metrics = rolling_metrics(found.finished, spec, 8)
+    rows = episode_statistics.episode_rows(found, spec, (ROLE,))
+    return metrics, rows, read_episodes(finished, spec, ROLE).reward
+
+
+def rolling_metrics(finished, spec, size):
+    ring = episode_statistics.add_recent(episode_statistics.init_recent(spec, size), finished, spec)
+    return episode_statistics.recent_metrics(ring, spec, (ROLE,))
 
 
 def played(env, params):
@@ -400,14 +411,12 @@ def test_results_are_reported_by_label():
     spec = EnvSpec("graded", 1, (Role(ROLE, 1, box, box),), 0.0, 9, GRADED, "grade")
     counts = np.arange(number) > 0
     task, grade = np.arange(number) % 2, np.linspace(0.0, 1.0, number, dtype=np.float32)
-    results = {"task": jnp.int32(task), "grade": jnp.float32(grade), "reward/speed": jnp.float32(-grade)}
-    there, returns = {ROLE: jnp.ones((number, 1), bool)}, {ROLE: jnp.zeros((number, 1))}
-    result = evaluation.Evaluation(~counts, there, returns, jnp.ones(number, jnp.int32), results, None)
-    scalars = evaluation.summarize_evaluation(result, spec, ROLE)
-    ring = episode_statistics.init_recent(spec, number)
+    results = {"task": np.int32(task), "grade": grade, "reward/speed": -grade}
+    there, returns = {ROLE: np.ones((number, 1), bool)}, {ROLE: np.zeros((number, 1), np.float32)}
+    result = evaluation.Evaluation(~counts, there, returns, np.ones(number, np.int32), results, None)
+    scalars = summarize(result, spec, ROLE)
     counted = jax.tree.map(lambda x: x[1:], result.finished)
-    ring = episode_statistics.add_recent(ring, counted, spec)
-    rolling = episode_statistics.recent_metrics(ring, spec, (ROLE,))
+    rolling = jax.jit(rolling_metrics, static_argnums=(1, 2))(counted, spec, number)
     for index, label in enumerate("ab"):
         expected = grade[counts & (task == index)].mean()
         for column, sign in (("grade_rate", 1), ("reward_components/speed", -1)):
@@ -420,10 +429,7 @@ def test_results_are_reported_by_label():
     np.testing.assert_allclose(values["eval_agg/worst_decile"], grade[1:5].mean(), rtol=1e-5)
     np.testing.assert_allclose(values["eval_agg/worst_decile/a"], grade[[2, 4]].mean(), rtol=1e-5)
     parts = evaluation.split_by_task(result, spec)
-    rows = {
-        name: evaluation_values(evaluation.summarize_evaluation(p, spec, ROLE), p, spec)
-        for name, p in parts.items()
-    }
+    rows = {name: evaluation_values(summarize(p, spec, ROLE), p, spec) for name, p in parts.items()}
     assert rows["b"]["eval_agg/worst_decile"] == values["eval_agg/worst_decile/b"]
     _, detailed = tables.task_tables({"policy": rows}, spec)
     assert [list(column.cells)[-1] for column in detailed.columns] == ["worst decile", "0.08", "0.05"]
@@ -431,8 +437,8 @@ def test_results_are_reported_by_label():
 
 def test_an_agent_that_dies_on_the_way_took_part():
     env = probes.DeadAgent()
-    finished = jax.tree.map(lambda x: x[-1], played(env, env.default_params()))
-    assert np.asarray(finished.mask).all() and np.asarray(finished.present[ROLE]).all()
+    finished = jax.tree.map(lambda x: x[-1], jax.device_get(played(env, env.default_params())))
+    assert finished.mask.all() and finished.present[ROLE].all()
     assert np.asarray(play(env).present[ROLE]).all()
 
 
@@ -443,20 +449,21 @@ def test_an_evaluation_by_task_is_that_of_the_tasks_episodes():
         Result("there", role="car", kind="rate"),
     )
     spec = EnvSpec("yard", 1, (car,), 0.1, 10, reported, score="there")
-    quarantined = jnp.array([False, False, False, True])
+    quarantined = np.array([False, False, False, True])
     values = {
-        "task": jnp.array([0, 2, 0, 2]),
-        "there": jnp.float32([[1, 0], [1, 1], [1, 0], [0, 0]]),
+        "task": np.array([0, 2, 0, 2]),
+        "there": np.float32([[1, 0], [1, 1], [1, 0], [0, 0]]),
     }
-    present = {"car": jnp.array([[True, True], [True, False], [True, False], [True, True]])}
+    present = {"car": np.array([[True, True], [True, False], [True, False], [True, True]])}
     whole = evaluation.Evaluation(
-        quarantined, present, {"car": jnp.ones((4, 2))}, jnp.full(4, 10), values, frames=None
+        quarantined, present, {"car": np.ones((4, 2), np.float32)}, np.full(4, 10), values, frames=None
     )
     found = evaluation.split_by_task(whole, spec)
     assert list(found) == ["bend", "hill"], "nothing was played of the second"
-    scores = {task: float(part.score(spec)) for task, part in found.items()}
+    score = jax.jit(lambda part: part.score(spec))
+    scores = {task: float(score(part)) for task, part in found.items()}
     assert scores == pytest.approx({"bend": 2 / 3, "hill": 1.0})
-    assert int(evaluation.summarize_evaluation(found["bend"], spec, "car")["eval_agg/num_episodes"]) == 2
+    assert int(summarize(found["bend"], spec, "car")["eval_agg/num_episodes"]) == 2
 
 
 @pytest.mark.parametrize("members", [1, 3])

@@ -28,11 +28,11 @@ def shared():
 
 def test_the_replayed_log_is_the_recording(shared):
     states, times = shared.play(scripted(shared.env, "replay"))
-    bank = small_bank()
+    recording = np.asarray(small_bank().recording)
     for step, state in enumerate(states):
         poses = np.stack([np.asarray(x) for x in state.motion], axis=-1)
         there = ~np.asarray(state.ghost)  # who has been put back begins again
-        np.testing.assert_allclose(poses[:4][there], bank.recording[0, step, :4][there], atol=1e-5)
+        np.testing.assert_allclose(poses[:4][there], recording[0, step, :4][there], atol=1e-5)
     assert np.asarray(times[-1].info["ade"]).max() < 1e-5
 
 
@@ -50,10 +50,10 @@ def test_pedestrians_replay_and_scripted_drivers_brake_for_bodies_ahead(shared):
         return np.full(4, 0 * 13 + 6, np.int32)  # learners brake, and then back
 
     states, _ = shared.play(actions)
-    bank, kinds = small_bank(), np.asarray(small_bank().type[0])
+    recording, kinds = np.asarray(small_bank().recording), np.asarray(small_bank().type)[0]
     for slot in np.flatnonzero(kinds == 1):
         poses = np.stack([np.asarray(state.motion.y)[slot] for state in states])
-        np.testing.assert_allclose(poses, bank.recording[0, : len(states), slot, 1], atol=1e-5)
+        np.testing.assert_allclose(poses, recording[0, : len(states), slot, 1], atol=1e-5)
 
 
 def test_learners_that_have_stopped_stay_where_they_are_for_drivers(shared):
@@ -110,17 +110,16 @@ def test_traffic_of_a_comparison_moves_on_when_all_learners_have_stopped(replaye
     states, times = replayed.play(scripted(replayed.env, "idle"), 0)
     assert not np.asarray(states[-2].alive).any() and len(states) == 91 - FIRST
     found = DriveComparison.snapshot(states[-1], None, None)
-    np.testing.assert_array_equal(found.pose[1], replayed.env.bank.recording[0, 90, 1, :3])
+    np.testing.assert_array_equal(found.pose[1], np.asarray(replayed.env.bank.recording)[0, 90, 1, :3])
     assert sum(bool(time.over) for time in times) == 1
 
 
 def test_drivers_let_replayed_bodies_pass_and_then_go(replayed):
     states, _ = replayed.play(scripted(replayed.env, "idm"), 1)
-    bank, motion = replayed.env.bank, states[-1].motion
-    line = float(bank.recording[1, 0, 0, 0]) + 30.0
+    (line, road), motion = np.asarray(replayed.env.bank.recording)[1, 0, 0, :2], states[-1].motion
+    line = float(line) + 30.0
     front = np.array([float(state.motion.x[0]) for state in states]) + 2.25
     other = np.array([float(state.motion.y[1]) for state in states])
-    road = float(bank.recording[1, 0, 0, 1])
     assert (front[other > road] <= line + 0.05).all(), "it waits for the one with priority"
     assert float(motion.x[0]) > line + 5.0 and float(motion.speed[0]) > 3.0, "and goes behind it"
 
@@ -129,7 +128,7 @@ def everywhere(count: int, seed: int) -> Motion:
     rng = np.random.default_rng(seed)
     low, high = np.array([-15.0, -20.0, -np.pi]), np.array([215.0, 75.0, np.pi])
     x, y, heading = (rng.uniform(low, high, (count, 3)) - [MIDDLE[0], MIDDLE[1], 0]).T.astype(np.float32)
-    return Motion(jnp.array(x), jnp.array(y), jnp.array(heading), jnp.zeros(count))
+    return Motion(x, y, heading, np.zeros(count, np.float32))
 
 
 MIDDLE = scene().middle
@@ -138,29 +137,30 @@ offroad = jax.jit(road_contacts.touches_road_edge, static_argnames="signed")
 
 def test_tables_equal_a_search_of_all_segments():
     bank, motion = small_bank(), everywhere(2000, 0)
-    size = jnp.broadcast_to(jnp.array([7.0, 2.4]), (2000, 2))
-    segments = segments_between(bank.segment[0][:, :2], bank.segment[0][:, 2:])
-    kind = bank.segment_kind[0]
+    size = np.broadcast_to(np.float32([7.0, 2.4]), (2000, 2))
+    segment, kind = np.asarray(bank.segment)[0], np.asarray(bank.segment_kind)[0]
+    segments = jax.device_get(jax.jit(segments_between)(segment[:, :2], segment[:, 2:]))
     cos, sin = np.cos(motion.heading), np.sin(motion.heading)
-    spread = jax.tree.map(lambda x: x[:, None], (motion.x, motion.y, jnp.array(cos), jnp.array(sin)))
-    hit = jax.jit(segments_meet_box)(segments, *spread, size[:, None]) & (kind == EDGE)
-    found = offroad(bank, jnp.int32(0), motion, size, jnp.zeros(2000, jnp.int8), signed=False)
+    spread = jax.tree.map(lambda x: x[:, None], (motion.x, motion.y, cos, sin))
+    hit = jax.jit(segments_meet_box)(segments, *spread, size[:, None])
+    hit = np.asarray(hit) & (kind == EDGE)
+    found = offroad(bank, np.int32(0), motion, size, np.zeros(2000, np.int8), signed=False)
     np.testing.assert_array_equal(found, hit.any(-1))
-    assert 50 < int(found.sum()) < 1950
-    corners = jax.vmap(corners_of_box)(jnp.stack(motion[:3], axis=-1), size[:, 0], size[:, 1])
-    side = jax.jit(road_contacts.road_edge_distance)(segments, kind == EDGE, corners)
+    assert 50 < int(np.asarray(found).sum()) < 1950
+    poses = np.stack(motion[:3], axis=-1)
+    corners = jax.jit(jax.vmap(corners_of_box))(poses, size[:, 0], size[:, 1])
+    side = np.asarray(jax.jit(road_contacts.road_edge_distance)(segments, kind == EDGE, corners))
     signed = bank.replace(nearest_edges=make_nearest_edge_tables(bank))
-    found = offroad(signed, jnp.int32(0), motion, size, jnp.zeros(2000, jnp.int8), signed=True)
-    ends = bank.segment[0][kind >= 0].reshape(-1, 2)
-    place = jnp.stack([motion.x, motion.y], axis=-1)
-    inside = np.asarray(((place > ends.min(0)) & (place < ends.max(0))).all(-1))
+    found = np.asarray(offroad(signed, np.int32(0), motion, size, np.zeros(2000, np.int8), signed=True))
+    ends = segment[kind >= 0].reshape(-1, 2)
+    inside = ((poses[:, :2] > ends.min(0)) & (poses[:, :2] < ends.max(0))).all(-1)
     far = inside & (np.abs(side) > 10.0).all(-1)
     np.testing.assert_array_equal(found[inside], (hit.any(-1) | (side > 0).any(-1))[inside])
     assert 100 < far.sum() < inside.sum() < 1900 and found[far].all()
-    everything = jnp.broadcast_to(kind == LANE, (2000, kind.shape[0]))
-    wide = jax.tree.map(lambda x: jnp.broadcast_to(x, (2000, *x.shape)), segments)
-    brute = jax.jit(match_lane)(wide, everything, motion.x, motion.y, jnp.array(cos), jnp.array(sin))
-    lane = jax.jit(road_contacts.find_lanes)(bank, jnp.int32(0), motion, None)
+    everything = np.broadcast_to(kind == LANE, (2000, kind.shape[0]))
+    wide = jax.tree.map(lambda x: np.broadcast_to(x, (2000, *x.shape)), segments)
+    brute = jax.jit(match_lane)(wide, everything, motion.x, motion.y, cos, sin)
+    lane = jax.jit(road_contacts.find_lanes)(bank, np.int32(0), motion, None)
     np.testing.assert_array_equal(lane.found, brute.found)
     for name in ("distance", "offset", "angle"):
         there = np.asarray(lane.found)
@@ -185,10 +185,10 @@ def test_signed_offroad_test_counts_corners_beyond_an_edge():
 
 def test_the_sign_of_the_distance_to_an_edge_holds_at_bends():
     # A left turn, and then a right turn: the drivable side is on the left.
-    points = jnp.float32([[0, 0], [10, 0], [10, 10], [20, 10]])
-    edges, there = segments_between(points[:-1], points[1:]), jnp.ones(3, bool)
-    inside = jnp.float32([[5, 1], [9, 0.5], [9.5, 10.5], [15, 11]])
-    outside = jnp.float32([[5, -1], [10.5, -0.5], [11, 9], [15, 9]])
+    points = np.float32([[0, 0], [10, 0], [10, 10], [20, 10]])
+    edges, there = jax.jit(segments_between)(points[:-1], points[1:]), np.ones(3, bool)
+    inside = np.float32([[5, 1], [9, 0.5], [9.5, 10.5], [15, 11]])
+    outside = np.float32([[5, -1], [10.5, -0.5], [11, 9], [15, 9]])
     within, beyond = (
         np.asarray(jax.jit(road_contacts.road_edge_distance)(edges, there, x)) for x in (inside, outside)
     )

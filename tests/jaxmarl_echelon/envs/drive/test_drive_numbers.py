@@ -4,6 +4,7 @@ docs/reference/drive.md 6.1, 8.6, 9 to 11, 13.
 """
 
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -61,36 +62,39 @@ def test_actions_of_the_jerk_model():
 
 
 def one(*numbers) -> Motion:
-    return Motion(*(jnp.array([x], jnp.float32) for x in numbers))
+    return Motion(*(np.array([x], np.float32) for x in numbers))
 
 
 def no_lane(**changes) -> MatchedLane:
-    zero, no = jnp.zeros(1), jnp.zeros(1, bool)
-    return MatchedLane(jnp.zeros(1, jnp.int32), no, no, zero, zero, zero).replace(**changes)
+    zero, no = np.zeros(1, np.float32), np.zeros(1, bool)
+    return MatchedLane(np.zeros(1, np.int32), no, no, zero, zero, zero).replace(**changes)
 
 
 def test_observations_match_reference_values():
-    ego, size = one(10, 5, 0.5, 8), jnp.array([[4.5, 2.0]])
-    condition = RoadCondition(jnp.zeros(1, bool), jnp.zeros(1, bool), no_lane())
-    goal, no = jnp.array([[60.0, 20.0]]), jnp.zeros(1, bool)
-    compact = features.compact_ego_features(ego, goal, size, condition, no)
+    ego, size = one(10, 5, 0.5, 8), np.float32([[4.5, 2.0]])
+    goal, no = np.float32([[60.0, 20.0]]), np.zeros(1, bool)
+    condition = RoadCondition(no, no, no_lane())
+    compact = jax.jit(features.compact_ego_features)(ego, goal, size, condition, no)
     close(np.array([x[0] for x in compact[:5]]), [0.510705, -0.108075, 0.4, 0.45, 0.4])
-    puffer = features.puffer_ego_features(ego, goal, size, condition, no)
+    puffer = jax.jit(features.puffer_ego_features)(ego, goal, size, condition, no)
     close(np.array([x[0] for x in puffer[:5]]), [0.255353, -0.054038, 0.08, 0.133333, 0.15])
     other = jax.tree.map(lambda x: x[None], one(20, 12, 2.0, 3))
-    sizes, there = jnp.array([[[4.8, 1.9]]]), jnp.ones((1, 1), bool)
-    row = features.compact_partner_rows(ego, other, sizes, jnp.zeros((1, 1)), there)
+    sizes, there, zero = np.float32([[[4.8, 1.9]]]), np.ones((1, 1), bool), np.zeros((1, 1), np.float32)
+    row = jax.jit(features.compact_partner_rows)(ego, other, sizes, zero, there)
     close(row[0, 0], [0.242636, 0.026976, 0.070737, 0.997495, 0.15, 0.48, 0.38, 0, 0])
-    row = features.puffer_partner_rows(ego, other, sizes, there)
+    row = jax.jit(features.puffer_partner_rows)(ego, other, sizes, there)
     close(row[0, 0], [0.242636, 0.026976, 0.126667, 0.16, 0.070737, 0.997495, 0.03])
-    lane = segments_between(jnp.array([[[15.0, 5]]]), jnp.array([[[25.0, 9]]]))
-    close(
-        features.compact_road_rows(ego, lane, there)[0, 0],
-        [0.194694, -0.060782, 0.538516, 0.992869, -0.119209],
-    )
-    close(features.puffer_road_rows(ego, lane, jnp.zeros((1, 1)), there)[0, 0, 2], 0.053852)
-    edge = segments_between(jnp.array([[[8.0, 2]]]), jnp.array([[[8.0, 12]]]))
-    close(features.compact_road_rows(ego, edge, there)[0, 0], [-0.015926, 0.054280, 0.5, 0.479426, 0.877583])
+
+    @jax.jit
+    def road_rows(start, end):
+        lane = segments_between(start, end)
+        return features.compact_road_rows(ego, lane, there), features.puffer_road_rows(ego, lane, zero, there)
+
+    compact, puffer = road_rows(np.float32([[[15.0, 5]]]), np.float32([[[25.0, 9]]]))
+    close(compact[0, 0], [0.194694, -0.060782, 0.538516, 0.992869, -0.119209])
+    close(puffer[0, 0, 2], 0.053852)
+    edge, _ = road_rows(np.float32([[[8.0, 2]]]), np.float32([[[8.0, 12]]]))
+    close(edge[0, 0], [-0.015926, 0.054280, 0.5, 0.479426, 0.877583])
 
 
 def test_sizes_of_observations():
@@ -101,8 +105,8 @@ def test_sizes_of_observations():
 
 
 def pay(name: str, *, angle=0.0, offset=0.0, speed=0.0, **weights) -> float:
-    lane = no_lane(found=jnp.ones(1, bool), angle=jnp.array([angle]), offset=jnp.array([offset]))
-    no, zero = jnp.zeros(1, bool), jnp.zeros(1)
+    lane = no_lane(found=np.ones(1, bool), angle=np.float32([angle]), offset=np.float32([offset]))
+    no, zero = np.zeros(1, bool), np.zeros(1, np.float32)
     situation = rewards.DriveRewardInputs(
         no,
         no,
@@ -115,7 +119,7 @@ def pay(name: str, *, angle=0.0, offset=0.0, speed=0.0, **weights) -> float:
         no,
     )
     chosen = rewards.make_reward({name: weights})
-    return float(chosen(chosen.params(), situation, chosen.init())[0][name][0])
+    return float(jax.jit(chosen)(chosen.params(), situation, chosen.init())[0][name][0])
 
 
 @pytest.mark.parametrize(
@@ -163,12 +167,12 @@ def test_lights_apply_to_learners_approaching_their_line():
     states = np.where(np.arange(91) < until, LIGHTS.index("arrow_stop"), LIGHTS.index("go"))
     # The lane with this number begins at x = 60 m on the right half of the road.
     lit = replace(scene(FOLLOWING), lights=(Light(1, states, np.array([60.0, -1.75])),))
-    bank, zero = bank_of(lit), jnp.int32(0)
-    line, level = np.asarray(bank.light_point[0, 0])
+    bank, zero = bank_of(lit), np.int32(0)
+    line, level = np.asarray(bank.light_point)[0, 0]
     x = np.float32([line - 20, line - 20, line - 20, line + 5, line - 60, line - 2.0])
     y = np.float32([level, level, level + 3.5, level, level, level])
     heading = np.float32([0.2, np.pi, 0, 0, 0, 0])
-    found = jax.jit(signals.find_next_lights)(bank, zero, zero, Motion(x, y, heading, x), jnp.full(6, 4.5))
+    found = jax.jit(signals.find_next_lights)(bank, zero, zero, Motion(x, y, heading, x), np.full(6, 4.5))
     np.testing.assert_array_equal(found.found, [True, False, False, False, False, True])
     close(found.gap, [17.75, 0, 0, 0, 0, -0.25], atol=1e-4)
     np.testing.assert_array_equal(found.red, found.found)
@@ -184,19 +188,21 @@ def test_lights_apply_to_learners_approaching_their_line():
 def test_comfort():
     speeds, headings = [5, 5.1, 5.22, 5.3, 5.3, 5.0], np.arange(6) * 0.01
     riding, within = ride.start_ride(one(0, 0, 0, 5)), []
+    differentiate = jax.jit(ride.differentiate_ride)
     for speed, heading in zip(speeds[1:], headings[1:], strict=True):
-        jolt, riding = ride.differentiate_ride(riding, one(0, 0, heading, speed))
+        jolt, riding = differentiate(riding, one(0, 0, heading, speed))
         within.append(bool(ride.is_comfortable(jolt)[0]))
     assert within == [True, True, True, False, False]
 
 
-def averaged(kept, name: str) -> float:
+@partial(jax.jit, static_argnums=1)
+def averaged(kept, name: str) -> jax.Array:
     """A declared result, averaged over the learners of a record."""
     declared = declare_drive_results(("straight",), (), new_goals=False)
     reported, one = report_drive_results(kept), results.find_result(declared, name)
     values = {other.name: reported[other.entry] for other in declared if other.role}
     present = {"vehicle": jnp.ones(kept.first.shape, bool)}
-    return float(results.average_result(one, *results.average_terms(declared, values, present, name)))
+    return results.average_result(one, *results.average_terms(declared, values, present, name))
 
 
 def test_measures_of_six_timelines():
@@ -208,53 +214,54 @@ def test_measures_of_six_timelines():
         outs[first : last + 1, place] = True
     for place, step in ((0, 30), (0, 80), (1, 40), (4, 25)):
         goal[step, place] = True
-    alive, zero = np.ones(6, bool), jnp.zeros(6)
-    kept, before = record.start_learner_record(jnp.array(alive)), None
-    lane = jax.tree.map(lambda x: jnp.broadcast_to(x, (6,)), no_lane())
+    alive, zero = np.ones(6, bool), np.zeros(6, np.float32)
+    kept, before = jax.jit(record.start_learner_record)(alive), None
+    lane = jax.tree.map(lambda x: np.broadcast_to(x, (6,)), no_lane())
+    update = jax.jit(record.update_learner_record)
     for step in range(1, 91):
-        now = RoadCondition(jnp.array(hits[step]) & alive, jnp.array(outs[step]) & alive, lane)
-        before = before or now.replace(colliding=jnp.zeros(6, bool), offroad=jnp.zeros(6, bool))
+        now = RoadCondition(hits[step] & alive, outs[step] & alive, lane)
+        before = before or now.replace(colliding=np.zeros(6, bool), offroad=np.zeros(6, bool))
         happening = StepOutcome(
-            acted=jnp.array(alive),
-            reached=jnp.array(goal[step]),
+            acted=alive.copy(),
+            reached=goal[step],
             before=before,
             condition=now,
             motion=Motion(zero, zero, zero, zero),
-            moved=zero + 400.0 / (5 * 90 + 15),
-            comfortable=jnp.ones(6, bool),
+            moved=zero + np.float32(400.0 / (5 * 90 + 15)),
+            comfortable=np.ones(6, bool),
             error=zero,
-            recorded=jnp.ones(6, bool),
-            step=jnp.int32(step),
+            recorded=np.ones(6, bool),
+            step=np.int32(step),
         )
-        kept, before = record.update_learner_record(kept, happening), now
+        kept, before = update(kept, happening), now
         alive[5] &= step < 15
-    found = {name: float(jnp.mean(x)) for name, x in report_drive_results(kept).items()}
+    found = {name: float(np.mean(x)) for name, x in jax.jit(report_drive_results)(kept).items()}
     expected = {
         "score": 1 / 6, "completion": 1 / 2, "collision": 2 / 3, "offroad": 1 / 6, "dnf": 1 / 6,
         "infraction": 2 / 3, "collision_all": 2 / 3, "offroad_all": 1 / 3, "collision_steps": 4 / 3,
         "collision_events": 2 / 3, "offroad_steps": 2 / 3, "offroad_events": 1 / 3, "goals": 2 / 3,
     }  # fmt: skip
     assert {name: found[name] for name in expected} == pytest.approx(expected)
-    assert averaged(kept, "distance_per_infraction") == pytest.approx(66.667, abs=1e-3)
-    assert averaged(kept, "time_to_goal") == pytest.approx(9.5 / 3)
+    assert float(averaged(kept, "distance_per_infraction")) == pytest.approx(66.667, abs=1e-3)
+    assert float(averaged(kept, "time_to_goal")) == pytest.approx(9.5 / 3)
 
 
 def test_distance_per_infraction_without_infractions_is_the_distance():
-    kept = record.start_learner_record(jnp.ones(3, bool)).replace(distance=jnp.array([10.0, 20.0, 30.0]))
-    assert averaged(kept, "distance_per_infraction") == 60.0
+    kept = record.start_learner_record(np.ones(3, bool)).replace(distance=np.float32([10.0, 20.0, 30.0]))
+    assert float(averaged(kept, "distance_per_infraction")) == 60.0
 
 
 def test_a_new_goal_lies_ahead_on_the_road():
     bank = small_bank()
     # Lanes 0 and 1 of the straight road follow each other: 60 m and 140 m; lane 2 turns off at 60 m.
-    arc, lane = jnp.array([20.0, 50.0]), jnp.array([0, 1])
+    arc, lane = np.float32([20.0, 50.0]), np.array([0, 1])
     walk = jax.jit(goals.walk_lane_graph)
-    found = walk(jax.random.key(0), bank, jnp.int32(0), lane, arc, jnp.array([30.0, 300.0]))
-    middle = np.asarray(bank.segment[0, 0, :2])
+    found = walk(jax.random.key(0), bank, np.int32(0), lane, arc, np.float32([30.0, 300.0]))
+    middle = np.asarray(bank.segment)[0, 0, :2]
     close(found[0], middle + [50.0, 0.0], atol=1e-4)
     close(found[1], middle + [200.0, 0.0], atol=1e-3)
-    beyond = jnp.full(64, 10.0), jnp.full(64, 70.0)
-    many = np.asarray(walk(jax.random.key(1), bank, jnp.int32(0), jnp.zeros(64, int), *beyond))
+    beyond = np.full(64, 10.0), np.full(64, 70.0)
+    many = np.asarray(walk(jax.random.key(1), bank, np.int32(0), np.zeros(64, int), *beyond))
     turned = many[:, 1] > middle[1] + 5
     assert 10 < turned.sum() < 54, "successors are drawn"
     close(many[~turned], np.broadcast_to(middle + [80.0, 0.0], many.shape)[~turned], atol=1e-3)
@@ -264,11 +271,9 @@ def test_a_new_goal_lies_beyond_two_lanes():
     ends = np.cumsum([0.0, 30.0, 25.0, 40.0])
     lanes = [Road("lane", 2, nth, np.array([[ends[nth], 0.0], [ends[nth + 1], 0.0]])) for nth in range(3)]
     bank = bank_of(replace(scene(FOLLOWING), roads=tuple(lanes)))
-    start, ahead = jnp.array([20.0]), jnp.array([40.0])
-    found = jax.jit(goals.walk_lane_graph)(
-        jax.random.key(0), bank, jnp.int32(0), jnp.array([0]), start, ahead
-    )
-    first_of_third = np.asarray(bank.segment[0][int(bank.lane_first[0][2])])[:2]
+    start, ahead = np.array([20.0]), np.array([40.0])
+    found = jax.jit(goals.walk_lane_graph)(jax.random.key(0), bank, np.int32(0), np.array([0]), start, ahead)
+    first_of_third = np.asarray(bank.segment)[0, np.asarray(bank.lane_first)[0, 2], :2]
     close(found[0], first_of_third + [5.0, 0.0], atol=1e-4)
 
 

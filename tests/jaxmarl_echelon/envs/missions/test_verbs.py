@@ -1,6 +1,8 @@
 """Evaluators of the seven verbs, constraints, follow-ons, and verbs of one's own."""
 
-import jax.numpy as jnp
+from functools import partial
+
+import jax
 import numpy as np
 import pytest
 
@@ -30,11 +32,22 @@ WORSE = {"assault": ["casualties"], "overwatch": ["exposure"], "flank": ["tracke
 
 def outcome(**facts):
     """An outcome in which nothing happened, but for these facts."""
-    return OutcomeRecord(**{name: jnp.float32(value) for name, value in (NOTHING | facts).items()})
+    return OutcomeRecord(**{name: np.float32(value) for name, value in (NOTHING | facts).items()})
+
+
+evaluate = jax.jit(REGISTRY.evaluate)
+
+
+@jax.jit
+def judge(verb, gone, outcome):
+    """Success, and whether it completes the mission, of orders and what follows them."""
+    found = success.success_parts(REGISTRY, verb, outcome)
+    value = success.base_success(REGISTRY, verb, gone, found, outcome)
+    return value, success.is_complete(REGISTRY, verb, gone, found)
 
 
 def judged(verb, **facts):
-    return float(REGISTRY.evaluate(outcome(**facts))[VERBS.index(verb)])
+    return float(evaluate(outcome(**facts))[VERBS.index(verb)])
 
 
 @pytest.mark.parametrize(
@@ -89,34 +102,36 @@ def drawn(seed, size):
 
 def test_success_stays_between_0_and_1_and_moves_the_right_way():
     facts = drawn(0, 400)
-    before = np.asarray(REGISTRY.evaluate(OutcomeRecord(**facts)))
+    before = np.asarray(evaluate(OutcomeRecord(**facts)))
     assert np.isfinite(before).all() and before.min() >= 0 and before.max() <= 1 + 1e-6
     for signs, direction in ((BETTER, 1), (WORSE, -1)):
         for verb, names in signs.items():
             for name in names:
                 more = facts[name] + (0.1 if name in SHARES and name != "engaged" else 1.0)
                 more = np.minimum(more, 1.0) if name in SHARES else more
-                after = np.asarray(REGISTRY.evaluate(OutcomeRecord(**{**facts, name: more})))
+                after = np.asarray(evaluate(OutcomeRecord(**{**facts, name: more})))
                 change = direction * (after - before)[:, VERBS.index(verb)]
                 assert change.min() >= -1e-6 and change.max() > 1e-3, (verb, name)
 
 
 def test_success_depends_only_on_the_fields_of_its_formula():
     facts = drawn(1, 50)
-    before = np.asarray(REGISTRY.evaluate(OutcomeRecord(**facts)))
+    before = np.asarray(evaluate(OutcomeRecord(**facts)))
     named = {verb: {*BETTER[verb], *WORSE.get(verb, ()), "strength", "enemies", "elapsed"} for verb in VERBS}
     for name in OutcomeRecord._fields:
-        after = np.asarray(REGISTRY.evaluate(OutcomeRecord(**{**facts, name: facts[name] * 0.5})))
+        after = np.asarray(evaluate(OutcomeRecord(**{**facts, name: facts[name] * 0.5})))
         for index, verb in enumerate(VERBS):
             if name not in named[verb]:
                 assert (after[:, index] == before[:, index]).all(), (verb, name)
 
 
+constrain = jax.jit(partial(success.apply_constraints, REGISTRY))
+
+
 def constrained(verb="assault", value=0.8, casualties=2.0, appetite=0.3, taken=40.0, budget=50.0):
-    numbers = [jnp.float32([x]) for x in (appetite, budget, taken)]
-    index = jnp.int32([VERBS.index(verb)])
-    facts = outcome(casualties=casualties)
-    return float(success.apply_constraints(REGISTRY, jnp.float32([value]), index, *numbers, facts)[0])
+    numbers = [np.float32([x]) for x in (appetite, budget, taken)]
+    index = np.int32([VERBS.index(verb)])
+    return float(constrain(np.float32([value]), index, *numbers, outcome(casualties=casualties))[0])
 
 
 def test_constraints_of_the_order_cost_success():
@@ -129,24 +144,22 @@ def test_constraints_of_the_order_cost_success():
 
 
 def test_the_terminal_reward_is_symmetric():
-    assert success.terminal_reward(jnp.float32([0.0, 0.5, 1.0])).tolist() == [-1.0, 0.0, 1.0]
+    assert success.terminal_reward(np.float32([0.0, 0.5, 1.0])).tolist() == [-1.0, 0.0, 1.0]
 
 
 def test_time_is_taken_until_done_or_to_the_end_by_the_order_s_nature():
-    verbs = jnp.int32([VERBS.index(name) for name in ("assault", "assault", "hold", "stage", "overwatch")])
-    latched = jnp.int32([NEVER, 20, 20, 20, NEVER])
-    taken = success.time_taken(REGISTRY, verbs, latched, jnp.int32(100))
+    verbs = np.int32([VERBS.index(name) for name in ("assault", "assault", "hold", "stage", "overwatch")])
+    latched = np.int32([NEVER, 20, 20, 20, NEVER])
+    taken = jax.jit(partial(success.time_taken, REGISTRY))(verbs, latched, np.int32(100))
     assert taken.tolist() == [25.0, 5.0, 25.0, 5.0, 25.0]
 
 
 def test_a_follow_on_is_half_of_the_success_and_counts_from_go():
-    verb = jnp.int32([[VERBS.index("stage"), VERBS.index("scout")]] * 2)
+    verb = np.int32([[VERBS.index("stage"), VERBS.index("scout")]] * 2)
     facts = {"arrived": 1, "ready": 0.5, "form": 1, "covered": 1, "enemies": 0}
-    both = OutcomeRecord(*(jnp.full(2, field) for field in outcome(**facts)))
-    found = success.success_parts(REGISTRY, verb, both)
-    value = success.base_success(REGISTRY, verb, jnp.array([False, True]), found, both)
+    both = OutcomeRecord(*(np.full(2, field) for field in outcome(**facts)))
+    value, done = judge(verb, np.array([False, True]), both)
     assert value.tolist() == pytest.approx([0.2, 0.7])
-    done = success.is_complete(REGISTRY, verb, jnp.array([False, True]), found)
     assert done.tolist() == [False, True]
 
 
@@ -164,24 +177,19 @@ def test_a_follow_on_is_half_of_the_success_and_counts_from_go():
 )
 def test_an_order_that_needs_enemies_is_void_where_none_is_left_at_go(following, facts, expected):
     """Then the stage is the whole mission; no order is void in which an enemy was left, or was fought."""
-    verb = jnp.int32([[VERBS.index("stage"), VERBS.index(following)]])
+    verb = np.int32([[VERBS.index("stage"), VERBS.index(following)]])
     one = OutcomeRecord(*(field[None] for field in outcome(**{"arrived": 1, "ready": 1, "speed": 1} | facts)))
-    value = success.base_success(
-        REGISTRY, verb, jnp.array([True]), success.success_parts(REGISTRY, verb, one), one
-    )
+    value, _ = judge(verb, np.array([True]), one)
     assert value.tolist() == pytest.approx([expected])
-    before = success.base_success(
-        REGISTRY, verb, jnp.array([False]), success.success_parts(REGISTRY, verb, one), one
-    )
+    before, _ = judge(verb, np.array([False]), one)
     assert before.tolist() == pytest.approx([0.4])
 
 
 def test_missions_complete_at_their_threshold():
     def done(name, **facts):
-        verb = jnp.int32([[VERBS.index(name)] * 2])
+        verb = np.int32([[VERBS.index(name)] * 2])
         one = OutcomeRecord(*(field[None] for field in outcome(**facts)))
-        found = success.success_parts(REGISTRY, verb, one)
-        return bool(success.is_complete(REGISTRY, verb, jnp.array([False]), found)[0])
+        return bool(judge(verb, np.array([False]), one)[1][0])
 
     assert done("assault", captured=1, casualties=10) and not done("assault", casualties=0)
     assert done("scout", covered=1, detected=8) and not done("scout", covered=1, detected=7)
