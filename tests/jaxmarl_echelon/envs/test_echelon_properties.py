@@ -56,11 +56,11 @@ def params():
     return make_params(CLASSES, [0] * 10, spawn_jitter=0.25, yaw_jitter=0.15)
 
 
-def solid_around(simulation, battle, low, high):
+def solid_around(columns, battle, low, high):
     """Whether boxes `[M, 3]` overlap a cell that blocks movement."""
     near, far = np.floor(low).astype(int), np.ceil(high).astype(int)
     grid = near[:, None, None, :2] + np.stack(np.meshgrid(_SPAN, _SPAN, indexing="ij"), -1)
-    words = np.asarray(blocking_columns(simulation.terrain(battle), grid[..., 0], grid[..., 1])[0])
+    words = np.asarray(columns(battle, grid[..., 0], grid[..., 1]))
     covered = (grid < far[:, None, None, :2]).all(-1)
     bits = (words[..., None] >> np.arange(32, dtype=np.uint32)) & 1 != 0
     levels = (np.arange(32) >= near[:, 2:]) & (np.arange(32) < far[:, 2:])
@@ -162,11 +162,12 @@ def test_bodies_do_not_overlap(history, params):
 
 def test_bodies_do_not_enter_terrain(simulation, history, params):
     half = np.asarray(chassis_of(params).size) / 2
+    columns = jax.jit(lambda battle, x, y: blocking_columns(simulation.terrain(battle), x, y)[0])
     for time in range(0, DECISIONS + 1, 12):
         for env in range(0, BATTLES, 6):
-            battle = jax.tree.map(lambda v, t=time, e=env: jnp.asarray(v[t, e]), history)
+            battle = jax.tree.map(lambda v, t=time, e=env: v[t, e], history)
             position = history.mechs.position[time, env]
-            inside = solid_around(simulation, battle, position - half + 1e-4, position + half - 1e-4)
+            inside = solid_around(columns, battle, position - half + 1e-4, position + half - 1e-4)
             assert not (inside & history.mechs.alive[time, env]).any()
 
 

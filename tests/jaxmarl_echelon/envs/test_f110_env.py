@@ -20,7 +20,7 @@ from jaxmarl_echelon.envs.f110.settings import read_maps
 from jaxmarl_echelon.envs.f110.starts import spawns
 from jaxmarl_echelon.envs.f110.state import ATTACKER, DEFENDER
 from jaxmarl_echelon.training.acting.controllers import find_script
-from jaxmarl_echelon.training.program.evaluation import evaluation_params
+from jaxmarl_echelon.training.program import evaluation
 from physics.centerline import centerline_from_points
 from physics.gridmap import OccupancyMap
 
@@ -30,6 +30,9 @@ BATCH = 12
 # Decisions in a row that tests play: as many as one program has.
 STRETCH = 120
 X, Y, STEER, SPEED, YAW, YAW_RATE = range(6)
+
+
+evaluation_params = jax.jit(evaluation.evaluation_params, static_argnums=(0, 2))
 
 
 def start_states(env, params, key=3):
@@ -305,8 +308,9 @@ def test_scan_contact_is_five_millimetres_or_five_milliseconds():
     car = env.default_params().car
     side = np.array([0.225 / 2, 0.3302 / 2, 0.225 / 2])
     gaps = np.array([[0.1, 0.006, 0.1], [0.1, 0.006, 0.1], [0.1, 0.006, 0.1], [0.004, 0.1, 0.1]])
-    state = jnp.zeros((4, 7)).at[:, SPEED].set(jnp.array([0.9, 2.0, -2.0, 0.0]))
-    touched = env.simulation._near_outline(jnp.asarray(side + gaps), state, car)
+    state = np.zeros((4, 7), np.float32)
+    state[:, SPEED] = [0.9, 2.0, -2.0, 0.0]
+    touched = jax.jit(env.simulation._near_outline)(np.float32(side + gaps), state, car)
     assert np.asarray(touched).tolist() == [False, True, False, True]
 
 
@@ -403,7 +407,7 @@ def test_random_drivers_draw_from_their_own_role_s_space():
         for name in ("random", "gaussian"):
             script = find_script(env, role.name, name)
             draw = jax.vmap(lambda key, script=script: script.act(key, script.init(), None, None)[1])
-            drawn = np.asarray(draw(jax.random.split(jax.random.key(0), 64)))[:, 0]
+            drawn = np.asarray(jax.jit(draw)(jax.random.split(jax.random.key(0), 64)))[:, 0]
             assert (low <= drawn).all() and (drawn <= high).all(), (role.name, name)
             assert (np.ptp(drawn, axis=0) > 0.5 * (high - low)).all(), (role.name, name)
 
@@ -515,7 +519,7 @@ def test_training_starts_are_jittered_only_if_configured(env, batch, jitter):
         np.testing.assert_array_equal(poses, points)
     largest = np.abs(poses - points).max(axis=(0, 1))
     assert (largest <= np.asarray(jitter) + 1e-5).all() and (largest >= np.multiply(jitter, 0.5)).all()
-    np.testing.assert_array_equal(evaluation_params(env, params, 4).pose_jitter, 0.0)
+    np.testing.assert_array_equal(evaluation_params(env, params, 12).pose_jitter, 0.0)
 
 
 def test_by_default_training_starts_at_the_points_themselves(env, batch):
