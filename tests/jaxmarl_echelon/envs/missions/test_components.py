@@ -200,12 +200,13 @@ def test_mechs_dead_before_the_decision_receive_no_shaping():
 
 def test_weights_depend_on_verb_and_time_pressure():
     registry = Registry(STANDARD)
-    given = weights.component_weights(
-        weights.family_shares(jnp.int32(0), jnp.float32(0.5)), jnp.asarray(weights.base_weights())
-    )
-    verbs = jnp.int32([VERBS.index("scout"), VERBS.index("assault")])
-    hurry = read_order_terms(order(parameters=((0, 0, 0, 0), (0, 0, 1, 0))), jnp.float32(LIMIT))
-    found = components.weights_by_verb(given, jnp.asarray(registry.gates)[verbs], hurry)
+    shares = jax.jit(weights.family_shares)(np.int32(0), np.float32(0.5))
+    given = np.asarray(jax.jit(weights.component_weights)(shares, weights.base_weights()))
+    verbs, gates_of = [VERBS.index("scout"), VERBS.index("assault")], np.asarray(registry.gates)
+    told = order(parameters=((0, 0, 0, 0), (0, 0, 1, 0)))
+    hurry = jax.jit(read_order_terms)(told, np.float32(LIMIT))
+    by_order, by_verb = jax.jit(components.weights_by_verb), jax.jit(weights.verb_weights)
+    found = by_order(given, gates_of[verbs], hurry)
     scout, assault = (dict(zip(COMPONENTS, row.tolist(), strict=True)) for row in found)
     assert (
         scout["damage_dealt"] == scout["suppression_effect"] == 0.0
@@ -217,7 +218,5 @@ def test_weights_depend_on_verb_and_time_pressure():
     assert assault["mission_progress"] == pytest.approx(2 * objective * 0.3 / 0.8)
     assert sum(scout.values()) == pytest.approx(float(given.sum()))  # gates keep the sum
     for verb, gates in enumerate(weights.gate_table()):
-        row, _ = components.weights_by_verb(
-            given, jnp.asarray(registry.gates)[jnp.int32([verb, verb])], hurry
-        )
-        np.testing.assert_allclose(row, weights.verb_weights(given, jnp.asarray(gates)), rtol=1e-6)
+        row, _ = by_order(given, gates_of[[verb, verb]], hurry)
+        np.testing.assert_allclose(row, by_verb(given, gates), rtol=1e-6)

@@ -1,3 +1,5 @@
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,21 +30,21 @@ GATES = {
     "zone_progress": [1, 0, 0, 0.5, 0, 0.3, 0.8],
     "resource_preservation": [0.3, 0.5, 0.4, 0.6, 0.3, 0.7, 1],
 }
-PROGRESS = jnp.linspace(0.0, 1.0, 201)
+PROGRESS = np.linspace(0.0, 1.0, 201, dtype=np.float32)
 NAMES = np.array(COMPONENTS)
 SHAPING = np.isin(NAMES, weights.SHAPING)
 BASE = weights.base_weights()
 
 
-@jax.jit
+family_shares = jax.jit(weights.family_shares)
+component_weights = jax.jit(weights.component_weights)
+along = jax.jit(jax.vmap(weights.family_shares, in_axes=(None, 0)))
+by_verb = jax.jit(weights.verb_weights)
+
+
 def every(schedule):
     """Shares at all of `PROGRESS`."""
-    return jax.vmap(lambda p: weights.family_shares(schedule, p))(PROGRESS)
-
-
-@jax.jit
-def by_verb(components):
-    return weights.verb_weights(components, jnp.asarray(weights.gate_table()))
+    return np.asarray(along(schedule, PROGRESS))
 
 
 def at(name, schedule="continuous"):
@@ -55,10 +57,10 @@ def column(row, name):
 
 def test_schedules_and_shares_match_the_table():
     table = np.array(TABLE)
-    found = weights.schedule_levels(jnp.asarray(table[:, 0], jnp.float32))
+    found = np.asarray(jax.jit(weights.schedule_levels)(np.float32(table[:, 0])))
     np.testing.assert_allclose(found, table[:, 1:4], atol=5e-5)
     np.testing.assert_allclose(found @ np.array(weights.TOTALS), RAW, atol=5e-5)
-    np.testing.assert_allclose(weights.normalise_shares(found), table[:, 4:], atol=6e-4)
+    np.testing.assert_allclose(jax.jit(weights.normalise_shares)(found), table[:, 4:], atol=6e-4)
 
 
 @pytest.mark.parametrize("schedule", range(len(weights.SCHEDULES)))
@@ -73,7 +75,7 @@ def test_the_floor_is_a_small_and_falling_share_of_the_last_phase():
     assert last[0] == pytest.approx(0.065, abs=5e-4) and last[-1] == pytest.approx(0.034, abs=5e-4)
     assert np.all(np.diff(last) < 0.0)
     np.testing.assert_allclose(at("objective", "document")[PROGRESS >= 0.75], 0.0, atol=1e-6)
-    bare = weights.schedule_levels(PROGRESS, floor=0.0)[:, 0]
+    bare = np.asarray(jax.jit(partial(weights.schedule_levels, floor=0.0))(PROGRESS))[:, 0]
     np.testing.assert_allclose(bare[PROGRESS > 0.7501], 0.0, atol=1e-6)
 
 
@@ -147,14 +149,14 @@ def test_weights_that_no_gate_lets_through_stay_zero():
 
 @pytest.mark.parametrize("progress", [0.0, 0.125, 0.5, 0.625, 1.0])
 def test_gates_move_weight_within_each_family(progress):
-    found = weights.family_shares(0, jnp.float32(progress))
-    components = weights.component_weights(found, BASE)
+    found = np.asarray(family_shares(0, np.float32(progress)))
+    components = np.asarray(component_weights(found, BASE))
     np.testing.assert_allclose(components[SHAPING].sum(), found[0], atol=1e-6)
     np.testing.assert_allclose(components[~SHAPING].sum(), found[1], atol=1e-6)
     np.testing.assert_allclose(
         column(components, "zone_control") * 0.3, column(components, "mission_progress") * 0.5, atol=1e-6
     )
-    verbs = by_verb(components)
+    verbs = np.asarray(by_verb(components, weights.gate_table()))
     np.testing.assert_allclose(verbs[:, SHAPING].sum(axis=1), found[0], atol=1e-6)
     # In proportion to gate times base.
     gates = weights.gate_table()
@@ -170,10 +172,8 @@ def test_base_weights_are_split_in_proportion():
     given |= {"zone_progress": 0.2, "heat_management": 0.05, "resource_preservation": 0.05, "coverage": 0.3}
     assert dict(zip(COMPONENTS, BASE.tolist(), strict=True)) == pytest.approx(given)
     double = weights.base_weights({name: 2.0 * weights.BASE[name] for name in weights.SHAPING})
-    found = weights.family_shares(0, jnp.float32(0.4))
-    np.testing.assert_allclose(
-        weights.component_weights(found, double), weights.component_weights(found, BASE), atol=1e-6
-    )
+    found = family_shares(0, np.float32(0.4))
+    np.testing.assert_allclose(component_weights(found, double), component_weights(found, BASE), atol=1e-6)
     assert sum(weights.BASE[name] for name in weights.OBJECTIVE) == pytest.approx(weights.TOTALS[1])
 
 
@@ -192,11 +192,12 @@ def test_orders_set_penalties_and_spacing():
 
 
 def test_blending_shares_blends_every_weight():
-    before, after = weights.family_shares(0, jnp.float32(0.1)), weights.family_shares(0, jnp.float32(0.25))
+    before, after = family_shares(0, np.float32(0.1)), family_shares(0, np.float32(0.25))
+    blend = jax.jit(weights.blend_weights)
     for count in (0, 50, 199, 200, 900):
-        share = jnp.float32(count / 200)
-        mixed = weights.component_weights(weights.blend_weights(before, after, share), BASE)
-        apart = weights.blend_weights(*(weights.component_weights(x, BASE) for x in (before, after)), share)
+        share = np.float32(count / 200)
+        mixed = component_weights(blend(before, after, share), BASE)
+        apart = blend(*(component_weights(x, BASE) for x in (before, after)), share)
         np.testing.assert_allclose(mixed, apart, atol=1e-6)
-    np.testing.assert_array_equal(weights.blend_weights(before, after, 0.0), before)
-    np.testing.assert_array_equal(weights.blend_weights(before, after, 1.5), after)
+    np.testing.assert_array_equal(blend(before, after, np.float32(0.0)), before)
+    np.testing.assert_array_equal(blend(before, after, np.float32(1.5)), after)
