@@ -1,6 +1,7 @@
 """Car dynamics: steering delay, limits, closed forms, invariants and robustness."""
 
 import functools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +44,9 @@ def driver(integrator="rk4", gym=False):
     return drive
 
 
+derivative, rolling_derivative = jax.jit(single_track_derivative), jax.jit(kinematic_derivative)
+
+
 @jax.jit
 def moved(state, command, car, gains):
     return advance_car(state, command, car, gains, DT)
@@ -69,9 +73,10 @@ def test_only_the_steering_is_delayed(depth):
 
 
 def test_delay_of_a_batch_is_the_delay_of_each():
-    buffer, command = jnp.arange(24.0).reshape(3, 2, 2, 2), -jnp.arange(12.0).reshape(3, 2, 2)
+    buffer = np.arange(24, dtype=np.float32).reshape(3, 2, 2, 2)
+    command = -np.arange(12, dtype=np.float32).reshape(3, 2, 2)
     one_by_one = jax.jit(jax.vmap(jax.vmap(push_command)))(buffer, command)
-    for batch, single in zip(push_command(buffer, command), one_by_one, strict=True):
+    for batch, single in zip(jax.jit(push_command)(buffer, command), one_by_one, strict=True):
         np.testing.assert_array_equal(batch, single)
 
 
@@ -81,7 +86,7 @@ def test_delay_of_a_batch_is_the_delay_of_each():
 )
 def test_acceleration_limits(v, a, expected):
     car = f1tenth_car().replace(v_switch=5.0, a_max=10.0, v_min=0.0, v_max=20.0)
-    found = constrain_acceleration(jnp.float32(v), jnp.float32(a), car)
+    found = jax.jit(constrain_acceleration)(np.float32(v), np.float32(a), car)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
@@ -90,7 +95,7 @@ def test_acceleration_limits(v, a, expected):
     [(0, 5, 3.2), (0, -5, -3.2), (0.4189, 1, 0), (0.4189, -1, -1), (-0.4189, -1, 0), (-0.5, 5, 3.2)],
 )
 def test_steering_rate_limits(delta, rate, expected):
-    found = constrain_steering_rate(jnp.float32(delta), jnp.float32(rate), f1tenth_car())
+    found = jax.jit(constrain_steering_rate)(np.float32(delta), np.float32(rate), f1tenth_car())
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
@@ -125,29 +130,30 @@ def test_limits_are_never_violated(integrator, gym):
 
 
 def test_switch_speed_and_every_reverse_speed_are_kinematic():
-    car, u = limo_car(), jnp.array([0.3, 0.5])
+    car, u = limo_car(), np.float32([0.3, 0.5])
+    turn_rate = jax.jit(partial(jax.jvp, lambda v, d: v / 0.3302 * jnp.tan(d)))
     for v in (-1.0, -0.7, -0.5, -0.2, 0.0, 0.3, 0.4999):
-        x = jnp.array([0.4, -0.2, 0.2, v, 0.7, 0.6, 0.1])
-        dx = np.asarray(single_track_derivative(x, u, car))
-        np.testing.assert_allclose(dx[:5], kinematic_derivative(x[:5], u, car), rtol=1e-6)
+        x = np.float32([0.4, -0.2, 0.2, v, 0.7, 0.6, 0.1])
+        dx = np.asarray(derivative(x, u, car))
+        np.testing.assert_allclose(dx[:5], rolling_derivative(x[:5], u, car), rtol=1e-6)
         # The yaw rate follows v/L tan(delta) by the chain rule.
-        _, slope = jax.jvp(lambda v, d: v / 0.3302 * jnp.tan(d), (x[3], x[2]), (dx[3], dx[2]))
+        _, slope = turn_rate((x[3], x[2]), (dx[3], dx[2]))
         np.testing.assert_allclose(dx[5:], [slope, 0], rtol=1e-5, atol=1e-7)
-    x = jnp.array([0.4, -0.2, 0.2, 0.5, 0.7, 0.6, 0.1])
-    np.testing.assert_allclose(single_track_derivative(x, u, car)[4], 0.6)
-    rolling = single_track_derivative(x, u, car, switch=jnp.inf)
-    np.testing.assert_allclose(rolling[:5], kinematic_derivative(x[:5], u, car), rtol=1e-6)
+    x = np.float32([0.4, -0.2, 0.2, 0.5, 0.7, 0.6, 0.1])
+    np.testing.assert_allclose(np.asarray(derivative(x, u, car))[4], 0.6)
+    rolling = np.asarray(derivative(x, u, car, switch=np.float32(np.inf)))
+    np.testing.assert_allclose(rolling[:5], rolling_derivative(x[:5], u, car), rtol=1e-6)
 
 
 def test_steady_cornering_has_the_closed_form_of_a_linear_bicycle():
     with jax.enable_x64(True):
-        car = f1tenth_car()
+        car = jax.device_get(f1tenth_car())
         for v, delta in ((0.8, 0.1), (2.5, -0.05), (6.0, 0.03)):
             understeer = (1 / car.C_Sf - 1 / car.C_Sr) / (car.mu * GRAVITY)
             yaw_rate = v * delta / (car.lf + car.lr + understeer * v**2)
             beta = car.lr * yaw_rate / v - v * yaw_rate / (car.mu * GRAVITY * car.C_Sr)
-            x = jnp.array([0, 0, delta, v, 0.3, yaw_rate, beta])
-            np.testing.assert_allclose(single_track_derivative(x, jnp.zeros(2), car)[5:], 0, atol=1e-11)
+            x = np.array([0, 0, delta, v, 0.3, yaw_rate, beta])
+            np.testing.assert_allclose(np.asarray(derivative(x, np.zeros(2), car))[5:], 0, atol=1e-11)
 
 
 def test_models_agree_at_tiny_steering():

@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 from algos.nets.distributions import Gaussian, MultiCategorical, SquashedGaussian, kl_divergence
 
@@ -90,13 +90,18 @@ def test_illegal_options_are_impossible_and_everything_stays_finite(dtype):
 
 
 def test_multi_discrete_adds_up_its_choices():
-    logits = jnp.array([0.5, -1.0, 2.0, 0.1, 0.7])
-    action = jnp.array([2, 1])
-    first, second = jax.nn.log_softmax(logits[:3]), jax.nn.log_softmax(logits[3:])
-    distribution = MultiCategorical.masked(logits, (3, 2), None)
-    np.testing.assert_allclose(distribution.log_prob(action), first[2] + second[1], rtol=1e-6)
-    expected = -(jnp.exp(first) * first).sum() - (jnp.exp(second) * second).sum()
-    np.testing.assert_allclose(distribution.entropy(), expected, rtol=1e-6)
+    logits = np.float32([0.5, -1.0, 2.0, 0.1, 0.7])
+
+    @jax.jit
+    def found(logits, action):
+        distribution = MultiCategorical.masked(logits, (3, 2), None)
+        return distribution.log_prob(action), distribution.entropy()
+
+    first, second = special.log_softmax(logits[:3]), special.log_softmax(logits[3:])
+    log_prob, entropy = found(logits, np.array([2, 1]))
+    np.testing.assert_allclose(log_prob, first[2] + second[1], rtol=1e-6)
+    expected = -(np.exp(first) * first).sum() - (np.exp(second) * second).sum()
+    np.testing.assert_allclose(entropy, expected, rtol=1e-6)
 
 
 def test_a_choice_without_legal_options_is_uniform():

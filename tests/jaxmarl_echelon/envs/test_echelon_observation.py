@@ -320,7 +320,7 @@ def test_targeted_needs_a_living_enemy_in_sight_and_range():
 def test_the_dead_see_nothing_and_are_not_seen():
     mechs = make_mechs([[10, 10, 1], [12, 10, 1], [14, 10, 1]], [SCOUT] * 3, alive=[True, False, True])
     state, params = make_state(make_battle(mechs)), make_params([SCOUT] * 3)
-    blocks, contacts = look(state, params, [0, 0, 1])
+    blocks, contacts = jax.device_get(look(state, params, [0, 0, 1]))
     assert all((block[1] == 0).all() for block in blocks.values())
     assert contacts[0].tolist() == [2, -1, -1, -1, -1]
     assert contacts[1].tolist() == [-1] * 5
@@ -427,9 +427,16 @@ def test_critics_see_mechs_that_no_sensor_sees():
     )
     sides = sides_of([0, 1, 0], [SCOUT, HEAVY, SCOUT])
     params = make_params([SCOUT, HEAVY, SCOUT])
-    flat = true_state.observe_true_state(mechs, chassis_of(params), sides, 40.0, jnp.ones((3, 2)))
+    critic = np.ones((3, 2), np.float32)
+    flat = np.asarray(
+        jax.jit(
+            lambda mechs, params: true_state.observe_true_state(
+                mechs, chassis_of(params), sides, 40.0, critic
+            )
+        )(mechs, params)
+    )
     assert flat.shape == (3, true_state.true_state_size(3, 2)) and (flat[:, -2:] == 1).all()
-    rows = np.asarray(flat)[:, :-2].reshape(3, 3, -1)
+    rows = flat[:, :-2].reshape(3, 3, -1)
     first = dict(zip(true_state.MECH_FIELDS, rows[0, 1], strict=True))
     assert (first["alive"], first["friendly"], first["heavy"], first["hp"]) == (1, 0, 1, 1)
     assert first["ahead"] == pytest.approx(0.5) and first["left"] == pytest.approx(0.0, abs=1e-6)

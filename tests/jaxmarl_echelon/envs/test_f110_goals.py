@@ -102,7 +102,7 @@ def test_the_rest_of_the_task_is_the_plain_one(env, played):
     """The same states, actions and keys: only two features, one component and its reward are added."""
     plain, params = build(), env.default_params()
     (states, times), (keys, actions) = played
-    state, key, action = jax.tree.map(lambda x: x[5], (states, keys, actions))
+    state, key, action = jax.jit(lambda tree: jax.tree.map(lambda x: x[5], tree))((states, keys, actions))
     ours = jax.tree.map(lambda x: np.asarray(x)[6], times)
     _, theirs = jax.jit(jax.vmap(plain.step, (0, 0, 0, None)))(key, state, action, params)
     np.testing.assert_allclose(ours.obs["attacker"][..., :-2], theirs.obs["attacker"], atol=1e-6)

@@ -238,8 +238,8 @@ def test_bank_holds_what_sensors_see_of_each_map():
     bank = stack_maps([first, second])
     assert bank.size == (40, 40, 20) and bank.seeds == (-1, -1)
     assert np.array_equal(bank.voxels.material[0], first.voxels)
-    assert np.argwhere(bank.occupancy).tolist() == [[0, 0, 39]]
-    assert np.argwhere(bank.telemetry).tolist() == [[0, 0, 15], [0, 15, 0]]
+    assert np.argwhere(np.asarray(bank.occupancy)).tolist() == [[0, 0, 39]]
+    assert np.argwhere(np.asarray(bank.telemetry)).tolist() == [[0, 0, 15], [0, 15, 0]]
     assert bank.telemetry.shape == (2, 16, 16) and bank.telemetry.dtype == np.float32
     assert bank.zone.tolist() == [[20, 20, 7.5], [9, 31, 5]] and bank.corners.tolist() == [[0, 3], [1, 2]]
     assert bank.reachable.shape == (2, 40, 40)
