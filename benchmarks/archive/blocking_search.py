@@ -1,7 +1,7 @@
 """Search for the numbers of `script:blocking` under jittered starts.
 
     python benchmarks/archive/blocking_search.py [--aim farthest|center|both] [--iterations N] [--output FILE]
-    python benchmarks/archive/blocking_search.py --judge        # score the laws in the code, no search
+    python benchmarks/archive/blocking_search.py --judge [--noise 0.1]   # score the laws in the code
 
 Each spawn point's law is searched by the cross-entropy method (R. Rubinstein, "The cross-entropy method for
 combinatorial and continuous optimization", 1999), beginning at the law in the code. A law's score is its
@@ -59,9 +59,10 @@ class Attempt(NamedTuple):
 
 
 @partial(jax.jit, static_argnums=0)
-def play(env: F110, key, attempts: Attempt) -> tuple[jax.Array, jax.Array]:
+def play(env: F110, key, attempts: Attempt, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Plays one episode per attempt; returns outcomes `[N]` and physics steps `[N]`."""
     ftg, base = env.scripts["ftg"], env.default_params()
+    low, high = (np.asarray(bound, np.float32) for bound in env.spec.role("attacker").action.bounds())
 
     def params_of(of):
         driver = base.ftg.replace(steering_gain=of.gain, bubble_radius=of.radius, farthest=of.farthest)
@@ -77,6 +78,8 @@ def play(env: F110, key, attempts: Attempt) -> tuple[jax.Array, jax.Array]:
         params, law = params_of(of), unflatten(of.numbers)
         heading, command = blocking.follow_law(law, heading, state, params, env.simulation)
         memory, answer = ftg.act(key, memory, state, params)
+        drawn = jax.random.normal(jax.random.fold_in(key, 1), (2,))
+        command = jnp.clip(command + noise * (high - low) / 2 * drawn, low, high)
         moved, _ = env.step(key, state, {"attacker": command[None], "defender": answer}, params)
         return moved, heading, memory
 
@@ -87,9 +90,9 @@ def play(env: F110, key, attempts: Attempt) -> tuple[jax.Array, jax.Array]:
 class Judge:
     """Scores laws by episodes whose starts and noise are new at every call."""
 
-    def __init__(self, aim: str, seed: int):
+    def __init__(self, aim: str, seed: int, noise: float):
         self.env = je.make("f110", spawns="all", spawn_speed=0.0, lock_steps=0, lidar_max_range=11.0)
-        self.drivers = np.array(DRIVERS[aim])
+        self.drivers, self.noise = np.array(DRIVERS[aim]), np.float32(noise)
         self.keys = iter(jax.random.split(jax.random.key(seed), 10_000))
 
     def __call__(self, numbers: np.ndarray, repeats: int) -> tuple[np.ndarray, np.ndarray]:
@@ -101,7 +104,7 @@ class Judge:
         drivers = np.broadcast_to(self.drivers[None, None, :, None], (*shape, 3)).reshape(-1, 3)
         gain, radius, farthest = drivers.T.astype(np.float32)
         attempts = Attempt(np.arange(len(rows)), rows.astype(np.float32), spawn, gain, radius, farthest > 0)
-        outcome, steps = play(self.env, next(self.keys), attempts)
+        outcome, steps = play(self.env, next(self.keys), attempts, self.noise)
         won = np.asarray(outcome) == results.TARGET_CRASH
         return won.reshape(shape), np.asarray(steps).reshape(shape) * self.env.simulation.dt
 
@@ -155,8 +158,9 @@ def main() -> None:
     parser.add_argument("--start", type=Path, help="file of an earlier search to begin at")
     parser.add_argument("--output", type=Path, help="file for the numbers [S, 15]")
     parser.add_argument("--judge", action="store_true", help="score the laws in the code only")
+    parser.add_argument("--noise", type=float, default=0.0, help="of the commands, in half widths")
     arguments = parser.parse_args()
-    judge = Judge(arguments.aim, arguments.seed)
+    judge = Judge(arguments.aim, arguments.seed, arguments.noise)
     names = judge.env.spec.tasks
     table = flatten(blocking.read_law_table(names))
     laws = table[int(arguments.aim != "center")] if arguments.start is None else np.load(arguments.start)
@@ -169,7 +173,7 @@ def main() -> None:
         rates = " ".join(f"{x:.2f}" for x in each.mean(-1))
         print(f"{name}: {each.mean():.3f} ({rates}), {time_[each].mean() if each.any() else np.nan:.1f} s")
         print("   ", np.round(row, 3).tolist())
-    print(f"all: {won.mean():.3f}")
+    print(f"all: {won.mean():.3f} ({' '.join(f'{x:.2f}' for x in won.mean((0, 1, 3)))})")
 
 
 if __name__ == "__main__":
