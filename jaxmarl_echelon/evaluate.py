@@ -96,7 +96,7 @@ def parse_evaluate_arguments() -> argparse.Namespace:
 
 
 class ActorScores(NamedTuple):
-    """What an evaluation writes of its actors.
+    """Scores of an evaluation's actors, as they are written.
 
     Attributes:
       actors: actor to its `eval_agg/...` values, first the trained policy.

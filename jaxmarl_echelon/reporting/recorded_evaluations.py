@@ -57,7 +57,7 @@ def evaluation_folder(checkpoint: Path) -> Path:
 
 
 def write_evaluation_settings(folder: Path, settings: EvaluationSettings) -> None:
-    """Writes `evaluation_settings.json` beside `evaluation.json`."""
+    """Writes `evaluation_settings.json` into the folder of `evaluation.json`."""
     (folder / SETTINGS).write_text(json.dumps(settings._asdict(), indent=2) + "\n", encoding="utf-8")
 
 
