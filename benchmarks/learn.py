@@ -33,6 +33,7 @@ from jaxmarl_echelon.reporting.marked_text import read_marked, replace_marked
 from jaxmarl_echelon.reporting.recorded_evaluations import read_evaluation
 from jaxmarl_echelon.reporting.recorded_runs import find_members, read_run
 from jaxmarl_echelon.reporting.seed_statistics import estimate_statistic, interquartile_mean
+from jaxmarl_echelon.tracking.formats import format_estimate
 from jaxmarl_echelon.tracking.run_tables import RETURN, find_score
 from jaxmarl_echelon.training.acting.state import RunState
 from jaxmarl_echelon.training.program.program import Program
@@ -270,10 +271,7 @@ def write_table(path: Path, rows: dict[str, Scores]) -> None:
 
 def shown(scores: list[float]) -> str:
     """An interquartile mean with its interval."""
-    middle, low, high = interval(scores)
-    if math.isnan(low):
-        return f"{middle:.4g}"
-    return f"{middle:.4g} [{low:.4g}, {high:.4g}]"
+    return format_estimate(interval(scores), "{:.4g}".format)
 
 
 def bar(training: Training) -> str:

@@ -30,7 +30,7 @@ from algos.types import (
     actor_observation,
 )
 
-# Upper limit of `seen`, which is only compared with the length of the warm-up.
+# Upper limit of `seen`, which is compared with the lengths of the warm-up and of schedules.
 SEEN_LIMIT = 2**30
 
 

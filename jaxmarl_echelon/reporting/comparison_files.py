@@ -2,9 +2,9 @@
 
 import csv
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
-import numpy as np
 from rich.table import Table
 from rich.text import Text
 
@@ -12,7 +12,7 @@ from jaxmarl_echelon.reporting import pages
 from jaxmarl_echelon.reporting.charts import STEPS, Line, draw_chart
 from jaxmarl_echelon.reporting.comparison import ALL_TASKS, MethodComparison
 from jaxmarl_echelon.reporting.seed_statistics import Estimate
-from jaxmarl_echelon.tracking.formats import format_finite, format_fixed
+from jaxmarl_echelon.tracking.formats import format_estimate, format_finite, format_fixed
 
 STATISTIC_NAMES = {"iqm": "IQM", "median": "median", "mean": "mean", "optimality_gap": "optimality gap"}
 AXIS_NAMES = {"steps": STEPS, "seconds": "seconds of training"}
@@ -133,8 +133,8 @@ def pair_rows(comparison: MethodComparison) -> tuple[list[str], list[list[str]]]
 
 
 def _told(estimate: Estimate, *, scaled: bool = True, bare: bool = False) -> str:
-    value, low, high = (_format_score(float(one), scaled=scaled) for one in estimate)
-    return value if bare or not np.isfinite(estimate.low) else f"{value} [{low}, {high}]"
+    shown = partial(_format_score, scaled=scaled)
+    return shown(float(estimate.value)) if bare else format_estimate(estimate, shown)
 
 
 def _format_score(score: float, *, scaled: bool) -> str:

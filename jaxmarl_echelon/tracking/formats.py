@@ -1,7 +1,7 @@
 """Formatting of numbers for display."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 SPARKS = "▁▂▃▄▅▆▇█"
 EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -41,6 +41,12 @@ def format_fixed(value: float, digits: int) -> str:
 def format_finite(value: float) -> str:
     """Formats a value as `format_number`; `-` if not finite."""
     return format_number(value) if math.isfinite(value) else "-"
+
+
+def format_estimate(estimate: Sequence[float], shown: Callable[[float], str]) -> str:
+    """Formats a value with the ends of its interval, `0.5 [0.4, 0.6]`; the value alone without them."""
+    value, low, high = map(float, estimate)
+    return f"{shown(value)} [{shown(low)}, {shown(high)}]" if math.isfinite(low + high) else shown(value)
 
 
 def format_percent(value: float) -> str:

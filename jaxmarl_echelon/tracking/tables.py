@@ -1,13 +1,13 @@
 """Rich tables printed at the end of a run or evaluation."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from jaxmarl_echelon.tracking.formats import format_finite, format_fixed
+from jaxmarl_echelon.tracking.formats import format_estimate, format_finite, format_fixed
 
 MOST_COLUMNS = 8
 
@@ -201,8 +201,8 @@ def seed_table(rows: Sequence[SeedRow], spec: Any) -> Table:
         result.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         cells = [*(getattr(row, name) for name in shown), str(row.seeds)]
-        cells += [] if row.score is None else [_estimate(row.score, partial(format_fixed, digits=3))]
-        result.add_row(*cells, _estimate(row.earned, format_finite))
+        cells += [] if row.score is None else [format_estimate(row.score, partial(format_fixed, digits=3))]
+        result.add_row(*cells, format_estimate(row.earned, format_finite))
     return result
 
 
@@ -221,9 +221,3 @@ def format_interval(value: float, low: float, high: float) -> str:
     """Formats a value with its interval, if it has one; `-` if not finite."""
     interval = f" [{low:.2f}, {high:.2f}]" if math.isfinite(low + high) else ""
     return f"{value:.2f}{interval}" if math.isfinite(value) else "-"
-
-
-def _estimate(estimate: tuple[float, float, float], shown: Callable[[float], str]) -> str:
-    """An estimate as text, with its interval if it has one."""
-    value, low, high = map(shown, estimate)
-    return f"{value} [{low}, {high}]" if math.isfinite(sum(estimate[1:])) else value
