@@ -140,12 +140,15 @@ class Context(struct.PyTreeNode):
       mask: `[E, A, n]` bool, actions that are legal there.
       critic_obs: `[E, A, ...]` privileged observations of critics.
       begins: `[E, A]` bool; the memory with which the agent acts on the observation is empty.
+      paid: `[E, A]` bool; the agent acts, or is out of the game and may still be rewarded; None for those
+        that act.
     """
 
     alive: PyTree = None
     mask: PyTree = None
     critic_obs: PyTree = None
     begins: PyTree = None
+    paid: PyTree = None
 
 
 class Transition(struct.PyTreeNode):

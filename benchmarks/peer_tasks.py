@@ -1,7 +1,7 @@
 """Tasks of JaxMARL and brax: our training at their published settings, and their own, in turns.
 
     python benchmarks/peer_tasks.py [spread spread_vdn spread_vdn_hidden spread_vdn_next spread_qmix
-        spread_pqn 3m 3m_mappo 2s3z 2s3z_mappo pendulum] [--seeds 5] [--steps N] [--turns 1]
+        spread_pqn 3m 3m_mappo 3m_qmix 2s3z 2s3z_mappo pendulum] [--seeds 5] [--steps N] [--turns 1]
         [--peer-python PATH --peer-scripts FOLDER] [--write FILE]
 
 Ours are the tuning files of `conf/tuning/jaxmarl` and `conf/tuning/brax`, seeds as one vmapped program; of
@@ -17,7 +17,7 @@ the updates; of value learners those of 512 episodes of the last greedy policy. 
 compilation, which is taken as the time to the end of the first update, that update included, where a script
 has no other sign of it. Settings: baselines/IPPO/config/ippo_ff_mpe.yaml, ippo_rnn_smax.yaml,
 baselines/MAPPO/config/mappo_homogenous_rnn_smax.yaml, baselines/QLearning/config/alg/vdn_ff_mpe.yaml,
-ql_rnn_mpe.yaml and pqn_vdn_ff_mpe.yaml; brax's notebook on training.
+ql_rnn_mpe.yaml, ql_rnn_smax.yaml and pqn_vdn_ff_mpe.yaml; brax's notebook on training.
 """
 
 import argparse
@@ -39,6 +39,7 @@ from rich.table import Table
 
 from algos.optim.small_batches import lower_for_options
 from jaxmarl_echelon import command_line
+from jaxmarl_echelon.envs.results import read_result
 from jaxmarl_echelon.training.config import build
 from jaxmarl_echelon.training.program.program import make_program, make_train_function
 
@@ -112,6 +113,7 @@ def battle(scenario: str, central: bool) -> Task:
             *ours,
             f"env.critic={'state' if central else 'own'}",
             f"algo.shared={'false' if central else 'true'}",
+            f"algo.critic_core={'true' if central else 'false'}",
             *(f"algo.{key}={value}" for key, value in numbers.items() if central),
         ),
         name,
@@ -119,6 +121,30 @@ def battle(scenario: str, central: bool) -> Task:
         vmapped=not central,
     )
 
+
+# QMIX in battles; about `num_envs` see `SPREAD_REPLAY`.
+BATTLE_QMIX = {
+    "num_envs": "256",
+    "eval_episodes": "512",
+    "algo.horizon": "128",
+    "algo.gamma": "0.99",
+    "algo.normalize_observation": "false",
+    "algo.reward_scale": "10",
+    "algo.team_reward": "mean",
+    "algo.batch_size": "32",
+    "algo.learning_rate": "5e-5",
+    "algo.max_grad_norm": "10",
+    "algo.learning_starts": "10000",
+    "algo.tau": "1",
+    "algo.target_period": "80",
+    "algo.widths": "[512]",
+    "algo.core.kind": "gru",
+    "algo.core.width": "512",
+    "algo.replay.sequence": "128",
+    "algo.replay.capacity": "640000",
+    "algo.mixing_width": "64",
+    "algo.hyper_widths": "[256]",
+}
 
 # Value learners in `spread`: what their settings have in common.
 SPREAD_VALUES = {
@@ -170,17 +196,17 @@ SPREAD_PQN = SPREAD_VALUES | {
 }
 
 
-def spread(
-    algorithm: str, script: str, config: str, ours: dict[str, str], theirs: tuple[str, ...] = ()
+def values(
+    env: tuple[str, ...],
+    algorithm: str,
+    script: str,
+    config: str,
+    ours: dict[str, str],
+    theirs: tuple[str, ...],
 ) -> Task:
-    """Returns a task of value learning in `spread`, at the settings of one of JaxMARL's configurations."""
+    """Returns a task of value learning in a team of three, at the settings of one of JaxMARL's files."""
     return Task(
-        (
-            "env=jaxmarl/MPE_simple_spread_v3",
-            f"algo={algorithm}",
-            "tuning=none",
-            *(f"{key}={value}" for key, value in ours.items()),
-        ),
+        (*env, f"algo={algorithm}", "tuning=none", *(f"{key}={value}" for key, value in ours.items())),
         f"QLearning/{script}.py",
         (f"+alg={config}", "++HYP_TUNE=false", "++WANDB_MODE=online", "SAVE_PATH=null", *theirs),
         vmapped=True,
@@ -190,6 +216,22 @@ def spread(
         group="alg.",
         shares=() if algorithm == "pqn" else REPLAY_SHARES,
     )
+
+
+def spread(
+    algorithm: str, script: str, config: str, ours: dict[str, str], theirs: tuple[str, ...] = ()
+) -> Task:
+    """Returns a task of value learning in `spread`."""
+    return values(("env=jaxmarl/MPE_simple_spread_v3",), algorithm, script, config, ours, theirs)
+
+
+def battle_values(scenario: str, algorithm: str, script: str, config: str, ours: dict[str, str]) -> Task:
+    """Returns a task of value learning in a battle of SMAX, scored by battles won."""
+    env = "env=jaxmarl/HeuristicEnemySMAX", f"env.scenario={scenario}", "env.critic=state"
+    task = values(env, algorithm, script, config, ours, (f"alg.MAP_NAME={scenario}",))
+    measure = "train/success_rate", "test_returned_won_episode"
+    # Their learning rate is constant here.
+    return task._replace(measure=measure, agents=1, shares=REPLAY_SHARES[:1])
 
 
 TASKS = {
@@ -211,6 +253,7 @@ TASKS = {
     "spread_pqn": spread("pqn", "pqn_vdn_ff", "pqn_vdn_ff_mpe", SPREAD_PQN),
     "3m": battle("3m", central=False),
     "3m_mappo": battle("3m", central=True),
+    "3m_qmix": battle_values("3m", "qmix", "qmix_rnn", "ql_rnn_smax", BATTLE_QMIX),
     "2s3z": battle("2s3z", central=False),
     "2s3z_mappo": battle("2s3z", central=True),
     "pendulum": Task(("env=brax/inverted_pendulum", "algo=ppo"), "", measure=("inverted_pendulum", "return")),
@@ -240,7 +283,11 @@ def measure_ours(task: Task, seeds: int, steps: int) -> Measured:
         return last if greedy else reports.metrics[task.measure[0]]
 
     def score(last, key):
-        (returns,) = program.evaluate(last, key).episode_return.values()
+        played = program.evaluate(last, key)
+        if task.measure[0] == "train/success_rate":
+            won = read_result(program.env.spec.results, played.results, "success")
+            return won.mean()
+        (returns,) = played.episode_return.values()
         return returns.mean()
 
     keys = jax.random.split(jax.random.key(0), seeds)

@@ -164,7 +164,7 @@ def make_action_values(
         policy = make_feed_forward(ActionValueNetwork(head, widths, layers), found, example)
     else:
         network = RecurrentActionValueNetwork(head, widths, core, layers)
-        policy = make_recurrent(network, core, found, example)
+        policy = make_recurrent(network, Core(core).initial_carry, found, example)
     names = ("apply", "step", "sequence")
     return policy._replace(**{name: with_best(getattr(policy, name)) for name in names})
 

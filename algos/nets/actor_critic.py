@@ -74,9 +74,13 @@ class RecurrentActorCritic(nn.Module):
     Attributes:
       policy: the policy head.
       widths: hidden layers of the trunk.
-      value_widths: hidden layers of a critic with privileged observations, which has no memory; else unused.
+      value_widths: hidden layers of a critic with privileged observations, below its memory if it has one;
+        else unused.
       core: settings of the core.
       layers: configuration of the hidden layers.
+      head_widths: hidden layers between a memory and its head.
+      critic_core: whether a critic with privileged observations has a core of its own; the carry is then the
+        pair of both.
     """
 
     policy: PolicyHead
@@ -84,6 +88,8 @@ class RecurrentActorCritic(nn.Module):
     value_widths: tuple[int, ...]
     core: CoreConfig
     layers: Layers = Layers()
+    head_widths: tuple[int, ...] = ()
+    critic_core: bool = False
 
     @nn.compact
     def __call__(self, carry: PyTree, obs: jax.Array | Asymmetric, reset: jax.Array, *, sequence: bool):
@@ -95,13 +101,25 @@ class RecurrentActorCritic(nn.Module):
           reset: bool, without the last axis of `obs`.
           sequence: whether `obs` is a sequence.
         """
-        core = Core(self.core, self.layers.dtype, name="core")
+
+        def remember(name, carry, x):
+            core = Core(self.core, self.layers.dtype, name=name)
+            return (core.sequence if sequence else core)(carry, x, reset)
+
+        own, others = carry if self.critic_core else (carry, None)
         seen = apply_encoder(self.layers.encoder, "encoder", actor_observation(obs))
-        x = MLP(self.widths, self.layers, name="trunk")(seen)
-        carry, x = (core.sequence if sequence else core)(carry, x, reset)
-        if isinstance(obs, Asymmetric):
-            return carry, self.policy(x), privileged_value(self.value_widths, self.layers, obs)
-        return carry, self.policy(x), ValueHead(name="value")(x)
+        own, x = remember("core", own, MLP(self.widths, self.layers, name="trunk")(seen))
+        policy = self.policy(MLP(self.head_widths, self.layers, name="policy_layers")(x))
+        after = MLP(self.head_widths, self.layers, name="value_layers")
+        if not isinstance(obs, Asymmetric):
+            return own, policy, ValueHead(name="value")(after(x))
+        if not self.critic_core:
+            return own, policy, privileged_value(self.value_widths, self.layers, obs)
+        if obs.critic is None:
+            return (own, others), policy, None
+        seen = MLP(self.value_widths, self.layers, name="critic_trunk")(obs.critic)
+        others, x = remember("critic_core", others, seen)
+        return (own, others), policy, ValueHead(name="value")(after(x))
 
 
 @dataclass(frozen=True)
@@ -209,6 +227,8 @@ def make_actor_critic(
     observation: ObservationSpec,
     action: ActionSpec,
     core: CoreConfig | None = None,
+    head_widths: tuple[int, ...] = (),
+    critic_core: bool = False,
 ) -> PolicyFunctions:
     """Builds the networks and the action distributions that they parametrise.
 
@@ -217,9 +237,11 @@ def make_actor_critic(
       observation: shape and blocks of observations.
       action: the action space.
       core: the recurrent core; None for a feed-forward policy.
+      head_widths, critic_core: see `RecurrentActorCritic`.
 
     Raises:
-      ValueError: if `initial_action` does not fit the action space, or the encoder the observation.
+      ValueError: if `initial_action` does not fit the action space, the encoder the observation, or if
+        critics are to have a memory without observations of their own.
     """
     continuous = action.kind == "continuous"
     head = PolicyHead(
@@ -237,6 +259,8 @@ def make_actor_critic(
 
     if config.shared and observation.critic is not None:
         raise ValueError("shared=True: must be false where critics have observations of their own")
+    if critic_core and observation.critic is None:
+        raise ValueError("critic_core=True: must be false unless critics have observations of their own")
     layers = config.layers(observation)
     value_widths = config.widths if config.value_widths is None else config.value_widths
     example = jnp.zeros((observation.size,))
@@ -245,8 +269,13 @@ def make_actor_critic(
     if core is None or core.kind == "none":
         network = ActorCritic(head, config.widths, value_widths, config.shared, layers)
         return make_feed_forward(network, distribution, example)
-    network = RecurrentActorCritic(head, config.widths, value_widths, core, layers)
-    return make_recurrent(network, core, distribution, example)
+    network = RecurrentActorCritic(head, config.widths, value_widths, core, layers, head_widths, critic_core)
+    empty = Core(core).initial_carry
+
+    def pair(batch_shape):
+        return empty(batch_shape), empty(batch_shape)
+
+    return make_recurrent(network, pair if critic_core else empty, distribution, example)
 
 
 def make_feed_forward(
@@ -274,16 +303,15 @@ def make_feed_forward(
 
 
 def make_recurrent(
-    network: nn.Module, core: CoreConfig, distribution: Callable, example: jax.Array | Asymmetric
+    network: nn.Module, initial_carry: Callable, distribution: Callable, example: jax.Array | Asymmetric
 ) -> PolicyFunctions:
     """Builds the pure functions of a recurrent network.
 
     Args:
       network: a module called as `RecurrentActorCritic`.
-      core: settings of its core.
+      initial_carry: `(batch_shape) -> carry`, its empty recurrent state.
       distribution, example: as for `make_feed_forward`.
     """
-    initial_carry = Core(core).initial_carry
 
     def init(key):
         return network.init(key, initial_carry(()), example, jnp.zeros((), bool), sequence=False)

@@ -116,7 +116,9 @@ class ReplayLearner(OffPolicySettings):
         if action.kind != self.ACTIONS:
             raise ValueError(f"algo={self.NAME}: needs {self.ACTIONS} actions; these are {action.kind}")
         if self.teams and late:
-            raise ValueError(f"algo={self.NAME}: teams cannot learn from delayed rewards; needs algo=dqn")
+            raise ValueError(
+                f"algo={self.NAME}: teams cannot learn from rewards after the end of all; needs algo=dqn"
+            )
         if self.teams and self.replay.hindsight_ratio:
             ratio = self.replay.hindsight_ratio
             raise ValueError(f"replay.hindsight_ratio={ratio}: must be 0 with algo={self.NAME}")

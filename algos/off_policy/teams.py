@@ -39,7 +39,8 @@ class TeamValueSettings(ActionValueSettings):
     Attributes:
       agent_ids: whether an agent's place in the team is part of its input, so that one network can act
         differently for each.
-      team_reward: "sum" or "mean" of the rewards of the agents that act.
+      team_reward: "sum" or "mean" of the rewards of the agents that act, or are paid while they are out of
+        the game.
     """
 
     teams: ClassVar[bool] = True
@@ -208,16 +209,18 @@ def rows_of_teams(
 ) -> Transition:
     """Builds one row `[E]` per team from a decision `[E, A]`; see `OffPolicyMethod.rows`.
 
-    The team's trajectory goes on while one of its agents acts next. What is seen of other agents is 0. Rows
-    of learners with memory (`remembers`) have `Context.begins`.
+    The team's trajectory goes on while one of its agents acts next. What is seen of other agents is 0, but
+    their rewards count where they are paid (`Context.paid`). Rows of learners with memory (`remembers`) have
+    `Context.begins`.
     """
     now, later = transition.context or Context(), transition.next_context or Context()
     if now.alive is None or later.alive is None:
         raise ValueError("context=None: learners of teams need transitions with contexts")
     acts = transition.alive & now.alive
-    reward = jnp.where(acts, transition.reward, 0.0).sum(1)
+    paid = acts if now.paid is None else acts | now.paid
+    reward = jnp.where(paid, transition.reward, 0.0).sum(1)
     if team_reward == "mean":
-        reward = reward / jnp.maximum(acts.sum(1), 1)
+        reward = reward / jnp.maximum(paid.sum(1), 1)
     return transition.replace(
         obs=seen_by(acts, transition.obs, observation),
         next_obs=seen_by(later.alive, transition.next_obs, observation),

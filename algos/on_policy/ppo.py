@@ -20,7 +20,9 @@ class PPOConfig(PPOSettings, RolloutLearner):
 
     def networks(self, observation: ObservationSpec, action: ActionSpec) -> PolicyFunctions:
         """Builds the networks with the recurrent core; see `RolloutLearner.networks`."""
-        return make_actor_critic(self, observation, action, self.core)
+        return make_actor_critic(
+            self, observation, action, self.core, self.head_widths, critic_core=self.critic_core
+        )
 
     def method(
         self,

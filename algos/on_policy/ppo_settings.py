@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from algos.checks import require_choice, require_count, require_minibatches, require_range, require_whole
 from algos.defaults import FROM_FILE, read_defaults
 from algos.nets.cores import CoreConfig
+from algos.nets.networks import require_widths
 from algos.on_policy.distillation import LOSSES
 from algos.on_policy.segment_sampling import MODES
 from algos.on_policy.settings import OnPolicySettings
@@ -43,6 +44,8 @@ class PPOSettings(OnPolicySettings):
       muon_rest: optimiser of the parameters that are not matrices with "muon", "adam" or "sgd".
       warmup_steps: gradient steps over which the learning rate of "schedule_free" rises from 0.
       core: recurrent core between trunk and heads; a mapping is accepted.
+      head_widths: hidden layers between the core and each head.
+      critic_core: whether a critic with observations of its own has a core of its own.
       sampling: "samples", or a mode of drawing segments from `algos.on_policy.segment_sampling.MODES`.
       segments_per_agent: segments k of each agent per rollout.
       minibatch_size: decisions per gradient step; None to use `num_minibatches`.
@@ -64,6 +67,7 @@ class PPOSettings(OnPolicySettings):
         teach no values.
     """
 
+    LISTS: ClassVar[tuple[str, ...]] = (*OnPolicySettings.LISTS, "head_widths")
     TRACED: ClassVar[dict[str, tuple[float, float]]] = OnPolicySettings.TRACED | {
         "clip": (1e-6, math.inf),
         "clip_end": (0.0, math.inf),
@@ -137,6 +141,8 @@ class PPOSettings(OnPolicySettings):
     muon_rest: str = FROM_FILE
     warmup_steps: int = FROM_FILE
     core: CoreConfig = FROM_FILE
+    head_widths: tuple[int, ...] = FROM_FILE
+    critic_core: bool = FROM_FILE
     sampling: str = FROM_FILE
     segments_per_agent: int = FROM_FILE
     minibatch_size: int | None = FROM_FILE
@@ -194,6 +200,10 @@ class PPOSettings(OnPolicySettings):
             raise ValueError(f"sampling={SAMPLES}: must be one of {modes} with core.kind={self.core.kind}")
         defaults = read_defaults("algo/ppo")
         exempt = ("teacher",) if self.scripted else ()
+        require_widths("head_widths", self.head_widths)
+        for key, off in (("head_widths", ()), ("critic_core", False)):
+            if self.core.kind == "none" and getattr(self, key) != off:
+                raise ValueError(f"{key}={getattr(self, key)}: must be {off} with core.kind=none")
         for key in self.SEGMENTS_ONLY if self.sampling == SAMPLES else ():
             if key not in exempt and getattr(self, key) != defaults[key]:
                 raise ValueError(

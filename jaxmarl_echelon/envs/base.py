@@ -61,6 +61,8 @@ class EnvSpec:
       late: delayed rewards: agents that are not alive but have not terminated receive rewards, which are
         credited to their last decision. With `turns` such agents wait for their turn, and discounts count
         their own decisions; without `turns` they are out of the game, and discounts count steps.
+      ends_with_team: whether an episode is over once no agent of one of the roles is alive. Value learners
+        of whole teams need this where rewards are delayed: a team then always has an agent that acts.
       turns: number N of agents of the only role, if they decide strictly one after another: at decision t
         of an episode only agent t mod N may be alive; no agent is alive where the turn passes by itself.
         0: all agents decide simultaneously. Requires `late` and the results `score/i`, the final scores by
@@ -84,6 +86,7 @@ class EnvSpec:
     results: tuple[Result, ...] = ()
     score: str | None = None
     late: bool = False
+    ends_with_team: bool = False
     turns: int = 0
     hidden: bool = False
     stakes: float = 0.0

@@ -103,6 +103,9 @@ def _check_flags(spec: EnvSpec, name: str, record: RolloutRecord) -> None:
         _forbid(
             unpaid & alive & ~begins, f"alive[{name!r}] is set again for an agent whose trajectory has ended"
         )
+    if spec.ends_with_team:
+        gone = ~over & acted.any(1, keepdims=True) & ~alive.any(1, keepdims=True)
+        _forbid(gone, f"no agent is alive[{name!r}], but over is unset, against spec.ends_with_team")
     _forbid(
         over & acted & ~ended,
         f"over is set, but terminated[{name!r}] and truncated[{name!r}] are both unset for an agent alive",

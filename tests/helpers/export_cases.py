@@ -1,5 +1,7 @@
 """Small policies with random numbers in every array, of all kinds that can be exported."""
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 
@@ -39,7 +41,7 @@ def recurrent(kind, **core):
 
 
 # What only some learners are told.
-MORE = {"ppo privileged": {"critic_shape": (3,)}}
+MORE = {"ppo privileged": {"critic_shape": (3,)}, "gru privileged": {"critic_shape": (3,)}}
 # Settings, observation, action, and blocks.
 CASES = {
     "ppo": (PPOConfig(**SMALL), FLAT, CONTINUOUS, ()),
@@ -73,6 +75,12 @@ CASES = {
     ),
     "lstm": (recurrent("lstm", layers=2), FLAT, CONTINUOUS, ()),
     "gru": (recurrent("gru"), FLAT, CHOICES, ()),
+    "gru privileged": (
+        replace(recurrent("gru"), head_widths=(5,), critic_core=True),
+        FLAT,
+        CHOICE,
+        (),
+    ),
     "mingru": (recurrent("mingru", highway=True, scan="parallel", layers=2), FLAT, CHOICE, ()),
     "bf16": (PPOConfig(**SMALL, compute_dtype="bf16"), FLAT, CONTINUOUS, ()),
 }

@@ -271,13 +271,14 @@ class RunConfig:
             "blocks": tuple(self.env.blocks.get(name, ())),
             "observation_dtype": role.observation.dtype,
         }
-        if self.env.spec.late:
+        teams = self.algos[name].teams
+        if self.env.spec.late and not (teams and self.env.spec.ends_with_team):
             sizes["late"] = True
         if name in self.env.language:
             sizes["language"] = make_answer_task(self.env.language[name])
         if self.shards > 1:
             sizes["shards"] = self.shards
-        if self.algos[name].teams:
+        if teams:
             sizes["team"] = self._team(name)
         if role.critic_observation is not None:
             sizes["critic_shape"] = role.critic_observation.shape

@@ -135,7 +135,8 @@ def make_program(config: RunConfig, agents: dict[str, Agent] | None = None) -> P
         spec = RolloutSpec(
             here.env, here.agents, acting, config.horizon, config.segments, seat, credits, whole
         )
-        return spec._replace(teachers=make_teachers(config, spec))
+        teams = frozenset(role for role, algo in config.algos.items() if algo.teams)
+        return spec._replace(teachers=make_teachers(config, spec), teams=teams)
 
     collector(None)  # likewise an unknown opponent of a pool, or teacher
     own_evaluations = make_evaluations(config, curriculum, place, seats)

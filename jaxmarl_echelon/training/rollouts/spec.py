@@ -30,6 +30,7 @@ class RolloutSpec(NamedTuple):
       credits: learner's name to its reward transforms; empty without any.
       teachers: role name to the controller of its scripted teacher, for all roles whose learner has one.
       whole_games: whether turn-based games that are running at the end of a rollout are truncated.
+      teams: names of learners of whole teams, whose transitions are complete after every decision.
     """
 
     env: Environment
@@ -41,6 +42,7 @@ class RolloutSpec(NamedTuple):
     credits: Mapping[str, AdvantageTransforms] = MappingProxyType({})
     whole_games: bool = False
     teachers: Mapping[str, Controller] = MappingProxyType({})
+    teams: frozenset[str] = frozenset()
 
     def learning(self, when: str) -> dict[str, Agent]:
         """Returns the agents that learn per `when`: "rollout" or "step"."""

@@ -37,7 +37,11 @@ class Pending(NamedTuple):
 
 
 def empty_pending(collector: RolloutSpec, time: TimeStep) -> dict[str, Pending]:
-    """Returns an empty `Pending` per role of the step learners; empty without delayed rewards."""
+    """Returns an empty `Pending` per role of the step learners; empty without delayed rewards.
+
+    Learners of whole teams have none: some agent of the team acts until the episode is over
+    (`EnvSpec.ends_with_team`), and its rewards are the team's.
+    """
     if not collector.env.spec.late:
         return {}
     return {
@@ -49,6 +53,7 @@ def empty_pending(collector: RolloutSpec, time: TimeStep) -> dict[str, Pending]:
             discount=jnp.ones(alive.shape, jnp.float32),
         )
         for learner in collector.learning("step")
+        if learner not in collector.teams
         for role in collector.seats(learner)
         for now, alive in [collector.part(role, (time, time.alive[role]))]
     }
@@ -120,6 +125,7 @@ def make_transition(env: Environment, role: str, moment: StepRecord, action: jax
             before.action_mask.get(role),
             before.critic_obs.get(role),
             before.restarts(role, moment.reset),
+            alive | transition.waited[role] if role in transition.waited else None,
         ),
         next_context=Context(
             (after.alive[role] & ~over) | cut,

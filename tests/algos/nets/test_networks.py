@@ -1,4 +1,4 @@
-from functools import cache
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from algos.nets.actor_critic import ActorCriticConfig, make_actor_critic
+from algos.nets.cores import CoreConfig
 from algos.nets.initializers import orthogonal
 from algos.nets.networks import Critic, flatten_features, make_critics
-from algos.types import ActionSpec, ObservationSpec
+from algos.types import ActionSpec, Asymmetric, ObservationSpec
 
 CONTINUOUS = ActionSpec("continuous", (2,))
 OBS = np.float32(np.random.default_rng(3).normal(size=(5, 4, 7)))
@@ -95,6 +96,67 @@ def test_discrete_heads_and_masks(activation):
     probabilities = np.asarray(distribution.probabilities())
     assert probabilities.shape == (5, 4, 5) and np.all(probabilities[..., 1] == 0)
     np.testing.assert_allclose(probabilities[..., 0], 0.5, atol=0.05)
+
+
+def remembering(**settings):
+    """Networks with memory, of actors and of critics that see something else."""
+    core = CoreConfig(kind="gru", width=6)
+    observation, action = ObservationSpec((5,), (), (3,)), ActionSpec("discrete", (3,))
+    config = ActorCriticConfig(widths=(8,))
+    policy = make_actor_critic(config, observation, action, core, **settings)
+    return policy, jax.jit(policy.init)(jax.random.key(0))
+
+
+def test_a_critic_with_a_memory_of_its_own_remembers_what_only_it_has_seen():
+    T, N = 6, 4
+    draw = np.random.default_rng(0).standard_normal
+    obs = Asymmetric(np.float32(draw((T, N, 5))), np.float32(draw((T, N, 3))))
+    reset = np.zeros((T, N), bool)
+    reset[3] = True
+    policy, params = remembering(head_widths=(7,), critic_core=True)
+    carry = policy.initial_carry((N,))
+
+    @jax.jit
+    def run(obs):
+        def step(carry, now):
+            carry, distribution, value = policy.step(params, *now[:1], carry, now[1], None)
+            return carry, (distribution.logits, value)
+
+        _, steps = jax.lax.scan(step, carry, (obs, reset))
+        distribution, value = policy.sequence(params, obs, carry, reset, None)
+        return *steps, distribution.logits, value
+
+    logits, value, *whole = run(obs)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), (logits, value), tuple(whole))
+    earlier = obs.critic.copy()
+    earlier[0] += 1.0
+    others, changed, *_ = run(Asymmetric(obs.actor, earlier))
+    np.testing.assert_array_equal(others, logits)
+    assert (changed != value).any(1).tolist() == [True, True, True, False, False, False]
+    seen = obs.actor.copy()
+    seen[0] += 1.0
+    others, changed, *_ = run(Asymmetric(seen, obs.critic))
+    np.testing.assert_array_equal(changed, value)
+    assert (others != logits).any((1, 2)).tolist() == [True, True, True, False, False, False]
+
+
+def test_memories_of_critics_wait_where_nothing_is_shown_to_them():
+    policy, params = remembering(critic_core=True)
+    own, others = jax.tree.map(jnp.ones_like, policy.initial_carry((4,)))
+    (after, kept), _, value = jax.jit(policy.step)(
+        params, Asymmetric(np.ones((4, 5), np.float32), None), (own, others), np.zeros(4, bool), None
+    )
+    assert value is None
+    jax.tree.map(np.testing.assert_array_equal, kept, others)
+    assert all((x != 1.0).any() for x in jax.tree.leaves(after))
+    with pytest.raises(ValueError, match="critic_core=True: must be false unless critics have observations"):
+        make_actor_critic(
+            ActorCriticConfig(),
+            ObservationSpec((5,)),
+            ActionSpec("discrete", (3,)),
+            CoreConfig(kind="gru"),
+            critic_core=True,
+        )
 
 
 def test_bfloat16_arithmetic_keeps_float32_parameters_and_outputs():

@@ -123,6 +123,11 @@ def test_a_row_holds_a_team_without_what_is_seen_of_the_dead():
     np.testing.assert_array_equal(rows.next_context.mask, given.next_context.mask)
     mean = rows_of_teams(GAME, "mean", given, spec).reward
     np.testing.assert_allclose(mean, np.where(ALIVE, given.reward, 0.0).sum(1) / [2, 1, 1, 2], rtol=1e-6)
+    paid = given.replace(
+        reward=np.ones((4, 2), np.float32), context=given.context.replace(paid=np.ones((4, 2), bool))
+    )
+    for kind, reward in (("sum", 2.0), ("mean", 1.0)):
+        np.testing.assert_array_equal(rows_of_teams(GAME, kind, paid, spec).reward, np.full(4, reward))
     wild = rows_of_teams(GAME, "sum", decision(np.nan), spec)
     kept = [(x.obs, x.next_obs, x.reward, x.context, x.next_context) for x in (rows, wild)]
     jax.tree.map(np.testing.assert_array_equal, *kept)
@@ -225,7 +230,11 @@ def test_agents_of_a_team_are_told_apart_by_their_places():
 @pytest.mark.parametrize(
     ("config", "sizes", "message"),
     [
-        (VDNConfig(), {"late": True}, "algo=vdn: teams cannot learn from delayed rewards"),
+        (
+            VDNConfig(),
+            {"late": True},
+            "algo=vdn: teams cannot learn from rewards after the end of all",
+        ),
         (
             QMIXConfig(replay={"hindsight_ratio": 0.5}),
             {},

@@ -293,6 +293,14 @@ def test_other_optimisers_take_the_step(optimizer):
         ({"batch_size": 128}, "batch_size=128: must be segments_per_agent"),
         ({"burn_in": 8}, "burn_in=8: must be a whole number from 0 to 7"),
         ({"value_widths": (8,)}, "value_widths=.*: must be null with core.kind=gru"),
+        (
+            {"core": {"kind": "none"}, "head_widths": (8,)},
+            "head_widths=.8,.: must be .. with core.kind=none",
+        ),
+        (
+            {"core": {"kind": "none"}, "critic_core": True},
+            "critic_core=True: must be False with core.kind=no",
+        ),
         ({"optimizer": "schedule_free", "adam_beta1": 0.0}, "adam_beta1=0.0: must be a number from 0.001 to"),
         ({"core": {"kind": "rnn"}}, "kind=rnn: unknown; allowed: none, lstm, gru, mingru"),
         (

@@ -1,5 +1,7 @@
 """Learners of action values in whole programs: masks, memory, and what they refuse."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -76,6 +78,33 @@ def test_the_best_return_is_learnt_and_never_exceeded(name):
 def test_transforms_of_rewards_need_policy_gradients():
     with pytest.raises(ValueError, match="algo=pqn: player learns values; reward transforms need"):
         configure(probes.Credit(), PQNConfig(), transforms=TransformSettings(sampling=("Normalize",)))
+
+
+class FallenTeam(probes.Fallen):
+    """The same, declared to end with its last agent."""
+
+    @property
+    def spec(self):
+        return replace(super().spec, ends_with_team=True)
+
+
+def test_a_team_learns_from_what_its_agents_are_paid_after_their_end():
+    """The second agent acts once, and is paid for it three steps later."""
+    config = configure(FallenTeam(), VDNConfig(**COMMON, **REPLAY))
+    program, train = make_program(config), make_train_function(config)
+
+    @jax.jit
+    def trained(key):
+        run, _ = train(key)
+        return run, program.evaluate(run, jax.random.key(1)).episode_return[ROLE]
+
+    run, returns = trained(jax.random.key(0))
+    np.testing.assert_array_equal(returns, np.ones_like(returns))
+    assert run.pending == {}
+    rewards = run.policies[ROLE].replay.ring.reward
+    assert set(np.unique(rewards)) <= {0.0, 1.0, 2.0} and (np.asarray(rewards) == 2.0).any()
+    with pytest.raises(ValueError, match="algo=vdn: teams cannot learn from rewards after the end of all"):
+        make_program(configure(probes.Fallen(), VDNConfig(**COMMON, **REPLAY)))
 
 
 def test_teams_are_the_agents_of_one_role():

@@ -57,6 +57,7 @@ class JaxMARL(Environment):
             results=_results(ends, others),
             score="success" if ends.outcomes else None,
             late=ends.late,
+            ends_with_team=ends.ends_with_team,
         )
 
     def _role(self, name: str, obs: Mapping[Agent, Any], width: int, other: bool) -> Role:

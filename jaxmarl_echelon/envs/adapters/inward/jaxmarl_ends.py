@@ -25,6 +25,7 @@ class Ends(NamedTuple):
         runs; None without outcomes.
       outcomes: their labels; the first is a success.
       late: whether agents out of the game receive the rewards of their team.
+      ends_with_team: whether an episode is over once a team has no agent left.
     """
 
     limit: Callable[[Any], int]
@@ -32,6 +33,7 @@ class Ends(NamedTuple):
     outcome: Callable[[Any, PyTree, jax.Array], jax.Array] | None = None
     outcomes: tuple[str, ...] = ()
     late: bool = False
+    ends_with_team: bool = False
 
 
 def find_ends(name: str) -> Ends:
@@ -91,7 +93,14 @@ def _late_clock(env) -> int:
     return env.max_steps + 1
 
 
-SMAX = Ends(_late_clock, _smax_ended, _smax_outcome, ("won", "lost", "draw", "time_limit"), late=True)
+SMAX = Ends(
+    _late_clock,
+    _smax_ended,
+    _smax_outcome,
+    ("won", "lost", "draw", "time_limit"),
+    late=True,
+    ends_with_team=True,
+)
 FAMILIES = {
     "MPE_": Ends(_late_clock, _never),
     "SMAX": SMAX,
