@@ -1,8 +1,8 @@
 """Tasks of JaxMARL and brax: our training at their published settings, and their own, in turns.
 
-    python benchmarks/peer_tasks.py [spread spread_vdn spread_vdn_hidden spread_vdn_next spread_qmix
-        spread_pqn 3m 3m_mappo 3m_qmix 2s3z 2s3z_mappo pendulum] [--seeds 5] [--steps N] [--turns 1]
-        [--peer-python PATH --peer-scripts FOLDER] [--write FILE]
+    python benchmarks/peer_tasks.py [spread spread_mappo spread_vdn spread_vdn_hidden spread_vdn_next
+        spread_iql spread_qmix spread_pqn 3m 3m_mappo 3m_qmix 2s3z 2s3z_mappo pendulum]
+        [--seeds 5] [--steps N] [--turns 1] [--peer-python PATH --peer-scripts FOLDER] [--write FILE]
 
 Ours are the tuning files of `conf/tuning/jaxmarl` and `conf/tuning/brax`, seeds as one vmapped program; of
 value learners the settings below.
@@ -16,8 +16,9 @@ Returns are sums over agents, win rates shares of battles, both of the sampled p
 the updates; of value learners those of 512 episodes of the last greedy policy. Steps per second exclude
 compilation, which is taken as the time to the end of the first update, that update included, where a script
 has no other sign of it. Settings: baselines/IPPO/config/ippo_ff_mpe.yaml, ippo_rnn_smax.yaml,
-baselines/MAPPO/config/mappo_homogenous_rnn_smax.yaml, baselines/QLearning/config/alg/vdn_ff_mpe.yaml,
-ql_rnn_mpe.yaml, ql_rnn_smax.yaml and pqn_vdn_ff_mpe.yaml; brax's notebook on training.
+baselines/MAPPO/config/mappo_homogenous_rnn_smax.yaml and _mpe.yaml,
+baselines/QLearning/config/alg/vdn_ff_mpe.yaml, ql_rnn_mpe.yaml, ql_rnn_smax.yaml and pqn_vdn_ff_mpe.yaml;
+brax's notebook on training.
 """
 
 import argparse
@@ -183,6 +184,33 @@ SPREAD_QMIX = SPREAD_REPLAY | {
     "algo.mixing_width": "32",
     "algo.hyper_widths": "[128]",
 }
+# Independent learners count decisions of agents, of which there are three.
+SPREAD_IQL = {
+    key: value for key, value in SPREAD_QMIX.items() if "mixing" not in key and "hyper" not in key
+} | {
+    "algo.batch_size": "96",
+    "algo.learning_starts": "30000",
+    "algo.replay.capacity": "390000",
+}
+# Of mappo_homogenous_rnn_mpe.yaml; its networks have relu whatever ACTIVATION is.
+SPREAD_MAPPO = {
+    "env.critic": "state",
+    "num_envs": "16",
+    "algo.shared": "false",
+    "algo.critic_core": "true",
+    "algo.core": "{kind: gru, width: 128}",
+    "algo.widths": "[128]",
+    "algo.head_widths": "[128]",
+    "algo.activation": "relu",
+    "algo.horizon": "128",
+    "algo.epochs": "4",
+    "algo.num_minibatches": "4",
+    "algo.learning_rate": "2e-3",
+    "algo.learning_rate_schedule": "linear",
+    "algo.value_clip": "0.2",
+    "algo.entropy_coefficient": "0.01",
+    "algo.normalize_observation": "false",
+}
 SPREAD_PQN = SPREAD_VALUES | {
     "num_envs": "256",
     "algo.horizon": "16",
@@ -248,6 +276,21 @@ TASKS = {
     # Their replay pairs an observation with that of NUM_STEPS decisions later; with 1 it is the next one.
     "spread_vdn_next": spread(
         "vdn", "vdn_ff", "vdn_ff_mpe", SPREAD_VDN, (HIDDEN, "alg.NUM_STEPS=1", "alg.NUM_ENVS=512")
+    ),
+    "spread_mappo": Task(
+        (
+            "env=jaxmarl/MPE_simple_spread_v3",
+            "algo=ppo_rnn",
+            "tuning=none",
+            *(f"{key}={value}" for key, value in SPREAD_MAPPO.items()),
+        ),
+        "MAPPO/mappo_rnn_mpe.py",
+        ("WANDB_MODE=disabled",),
+        measure=("train/return", "returns"),
+        agents=3,
+    ),
+    "spread_iql": spread("dqn", "iql_rnn", "ql_rnn_mpe", SPREAD_IQL)._replace(
+        shares=tuple((key, 3 * share) for key, share in REPLAY_SHARES)
     ),
     "spread_qmix": spread("qmix", "qmix_rnn", "ql_rnn_mpe", SPREAD_QMIX),
     "spread_pqn": spread("pqn", "pqn_vdn_ff", "pqn_vdn_ff_mpe", SPREAD_PQN),
