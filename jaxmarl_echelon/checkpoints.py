@@ -253,6 +253,18 @@ def find_checkpoint(path: str | Path, name: str) -> Path:
     raise CheckpointError(f"{path}: has no checkpoint named {name!r}{_describe_found(path, whole)}")
 
 
+def find_named_checkpoint(path: str, name: str, where: str) -> Path:
+    """Returns the checkpoint as `find_checkpoint` does, for a path that the setting `where` names.
+
+    Raises:
+      CheckpointError: one line that names the setting and the missing part.
+    """
+    try:
+        return find_checkpoint(path, name)
+    except CheckpointError as error:
+        raise CheckpointError(f"{where}: {str(error).removeprefix(f'{path}: ')}") from None
+
+
 def _describe_found(path: Path, whole: list[Path]) -> str:
     """Formats what a folder without the wanted checkpoint has: members or runs, or other checkpoints."""
     runs = sorted(found.parent.name for found in path.glob("*/checkpoints") if found.is_dir())

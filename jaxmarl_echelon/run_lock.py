@@ -32,7 +32,8 @@ def hold_locks(folders: Iterable[Path]) -> Iterator[None]:
     """Holds the locks of run folders; creates missing folders.
 
     Raises:
-      LockedError: one line, if another process holds one of the locks; then no lock is held.
+      LockedError: one line, if another process holds one of the locks, or a folder cannot be created; then no
+        lock is held.
     """
     with ExitStack() as stack:
         for folder in folders:
@@ -42,7 +43,10 @@ def hold_locks(folders: Iterable[Path]) -> Iterator[None]:
 
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LockedError(f"output_dir: cannot create {folder}: {error.strerror}") from None
     lock, ended = folder / NAME, threading.Event()
     mine = {"host": socket.gethostname(), "process": os.getpid(), "started": process_start_time(os.getpid())}
     _acquire_lock(lock, mine)

@@ -72,26 +72,30 @@ class Catalogue:
           ValueError: if a component or a weight is unknown, or a value has the wrong type.
         """
         allowed = ", ".join(self.components)
+        if not isinstance(components, Mapping):
+            raise ValueError(f"components={components}: must be a mapping from names to weights")
         for name, parts in (sets or {}).items():
             strangers = [part for part in parts if part not in self.components]
             if strangers:
-                raise ValueError(f"reward sets.{name}: {strangers[0]!r} is unknown; allowed: {allowed}")
+                raise ValueError(f"sets.{name}: unknown component {strangers[0]}; allowed: {allowed}")
         unknown = [name for name in components if name not in self.components]
         if unknown:
-            raise ValueError(f"reward component {unknown[0]!r} is unknown; allowed: {allowed}")
+            raise ValueError(f"components.{unknown[0]}: unknown component; allowed: {allowed}")
         weights = tuple(self._weights(name, components[name]) for name in components)
         return Reward(self, tuple(components), weights)
 
     def _weights(self, name: str, given: Mapping | None) -> tuple[tuple[str, float | bool], ...]:
-        defaults = self.defaults(name)
+        defaults, where = self.defaults(name), f"components.{name}"
+        if not isinstance(given or {}, Mapping):
+            raise ValueError(f"{where}={given}: must be a mapping from {', '.join(defaults)} to values")
         for key, value in (given or {}).items():
             if key not in defaults:
-                raise ValueError(f"reward {name}.{key} is unknown; allowed: {', '.join(defaults)}")
+                raise ValueError(f"{where}.{key}: unknown; allowed: {', '.join(defaults)}")
             switch = isinstance(defaults[key], bool)
             fits = isinstance(value, bool) if switch else is_number(value)
             if not fits:
                 kind = "true or false" if switch else "a finite number"
-                raise ValueError(f"reward {name}.{key} is {value!r}; it must be {kind}")
+                raise ValueError(f"{where}.{key}={value}: must be {kind}")
             defaults[key] = value if switch else float(value)
         return tuple(defaults.items())
 

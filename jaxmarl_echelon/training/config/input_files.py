@@ -49,13 +49,15 @@ def hash_input_files(config: RunConfig, *, learning: bool = True) -> Files:
     for algo in config.algos.values():
         read |= algo.files
     found = {name: _digests(name, paths) for name, paths in read.items()}
-    runs = [name for name in (*config.controllers.values(), *config.pool.fixed) if name.startswith(FROZEN)]
+    runs = {f"controllers.{role}={name}": name for role, name in config.controllers.items()}
+    runs |= {f"pool.fixed={name}": name for name in config.pool.fixed}
+    runs = {where: name for where, name in runs.items() if name.startswith(FROZEN)}
     if learning:
-        runs += teacher_runs(config)
+        runs |= {f"algo.teacher={name}": name for name in teacher_runs(config)}
     roles = [role.name for role in config.env.spec.roles]
-    for name in runs:
+    for where, name in runs.items():
         stem, _ = split_role(name.removeprefix(FROZEN), roles)
-        found[stem] = _run_digests(stem)
+        found[stem] = _run_digests(stem, where)
     return {os.path.abspath(name): digests for name, digests in found.items()}
 
 
@@ -93,9 +95,9 @@ def split_role(path: str, roles: Iterable[str]) -> tuple[str, str | None]:
     return (stem, role) if role in roles else (path, None)
 
 
-def _run_digests(name: str) -> Digests:
-    """Digest of the metadata of a run's best checkpoint."""
-    folder = checkpoints.find_checkpoint(name, "best_eval")
+def _run_digests(name: str, where: str) -> Digests:
+    """Digest of the metadata of the best checkpoint of the run that the setting `where` names."""
+    folder = checkpoints.find_named_checkpoint(name, "best_eval", where)
     place = os.path.relpath(folder, os.path.realpath(name))
     return {os.path.join(place, checkpoints.METADATA): _digest(folder / checkpoints.METADATA)}
 

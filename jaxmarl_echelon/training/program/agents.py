@@ -283,7 +283,7 @@ def load_frozen_policy(config: RunConfig, role: str, path: str, where: str, agen
       ValueError: one line, if that run has no policy for the role, or has other spaces.
     """
     stem, named = split_role(path, [one.name for one in config.env.spec.roles])
-    folder = checkpoints.find_checkpoint(stem, "best_eval")
+    folder = checkpoints.find_named_checkpoint(stem, "best_eval", where)
     facts = checkpoints.read_metadata(folder)
     checkpoints.require_single_run(folder, facts)
     theirs = build.build_run_config(build.read_saved_config(facts))

@@ -144,7 +144,7 @@ def test_weights_are_traced_and_can_be_changed():
     assert len(traces) == 1
     with pytest.raises(ValueError, match="env.reward=kill.*kills"):
         reward.change(reward.params(), {"kill": {"weight": 4.0}})
-    with pytest.raises(ValueError, match="kills.heavy is unknown; allowed: weight, contested"):
+    with pytest.raises(ValueError, match="kills.heavy: unknown; allowed: weight, contested"):
         reward.change(reward.params(), {"kills": {"heavy": 4.0}})
 
 
