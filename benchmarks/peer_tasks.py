@@ -173,6 +173,8 @@ SPREAD_VDN = SPREAD_REPLAY | {
     "algo.replay.capacity": "100000",
 }
 HIDDEN = "alg.NUM_LAYERS=3"
+# Its script otherwise logs each agent under a name of its own.
+TOGETHER = "alg.LOG_AGENTS_SEPARATELY=false"
 SPREAD_QMIX = SPREAD_REPLAY | {
     "num_envs": "208",
     "algo.horizon": "26",
@@ -289,7 +291,7 @@ TASKS = {
         measure=("train/return", "returns"),
         agents=3,
     ),
-    "spread_iql": spread("dqn", "iql_rnn", "ql_rnn_mpe", SPREAD_IQL)._replace(
+    "spread_iql": spread("dqn", "iql_rnn", "ql_rnn_mpe", SPREAD_IQL, (TOGETHER,))._replace(
         shares=tuple((key, 3 * share) for key, share in REPLAY_SHARES)
     ),
     "spread_qmix": spread("qmix", "qmix_rnn", "ql_rnn_mpe", SPREAD_QMIX),
