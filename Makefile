@@ -39,8 +39,9 @@ lint: install
 train: install
 	$(RUN) -m jaxmarl_echelon.train $(TRAIN)
 
+# Modules are compiled once, and their assertions rewritten once, even where the environment forbids bytecode.
 test: install
-	$(RUN) -m pytest -n $(WORKERS) --dist worksteal --durations=10 $(if $(MARKS),-m "$(MARKS)") $(TESTS)
+	PYTHONDONTWRITEBYTECODE= $(RUN) -m pytest -n $(WORKERS) --dist worksteal --durations=10 $(if $(MARKS),-m "$(MARKS)") $(TESTS)
 
 $(DOCS_INSTALLED): $(INSTALLED)
 	$(RUN) -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
