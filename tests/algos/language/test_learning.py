@@ -1,5 +1,7 @@
 """Learning of language policies: the published gradient, and small tasks with known answers."""
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -130,6 +132,13 @@ def probability(agent, state):
     return float(moves[0, 1])
 
 
+@cache
+def first_rollout():
+    """A rollout of the policy that learning starts with, which no setting of losses and batches changes."""
+    _, agent = make_agent()
+    return jax.jit(lambda: play(agent, agent.init(jax.random.key(0)), jax.random.key(1)))()
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -158,7 +167,7 @@ def test_the_paid_answer_is_learnt(settings):
 def test_answers_of_another_policy_are_weighted(loss):
     config, agent = make_agent(loss=loss, correct="always")
     state, key = agent.init(jax.random.key(0)), jax.random.key(1)
-    rollout, update = play(agent, state, key), jax.jit(agent.update)
+    rollout, update = first_rollout(), jax.jit(agent.update)
     told = rollout.extras["log_prob"]
     found = []
     for factor in (1.0, 4.0):
@@ -172,7 +181,7 @@ def test_answers_of_another_policy_are_weighted(loss):
 def test_the_largest_gap_is_that_of_all_micro_batches():
     _, agent = make_agent(micro_batch=16)
     state, key = agent.init(jax.random.key(0)), jax.random.key(1)
-    rollout = play(agent, state, key)
+    rollout = first_rollout()
     # The last decision that is learnt from was sampled with another probability.
     told = rollout.extras["log_prob"].at[1, 23].add(-0.5)
     _, metrics = jax.jit(agent.update)(
@@ -204,8 +213,11 @@ def test_micro_batches_add_up_to_one_step():
     results = []
     for micro in (64, 8):
         _, agent = make_agent(micro_batch=micro)
-        state, metrics = learn(agent, 3)
-        results.append((state.params, metrics["policy_loss"]))
+        state, update, losses = agent.init(jax.random.key(0)), jax.jit(agent.update), []
+        for key in jax.random.split(jax.random.key(1), 3):
+            state, metrics = update(state, key, first_rollout())
+            losses.append(metrics["policy_loss"])
+        results.append((state.params, losses))
     for one, other in zip(*map(jax.tree.leaves, results), strict=True):
         np.testing.assert_allclose(one, other, atol=2e-5)
 
