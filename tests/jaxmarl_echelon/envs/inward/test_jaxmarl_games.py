@@ -17,7 +17,8 @@ from jaxmarl_echelon.envs.check_env import check_env, check_spec
 from jaxmarl_echelon.envs.check_rollout import check_record
 from jaxmarl_echelon.envs.spaces import Discrete
 
-jaxmarl = pytest.importorskip("jaxmarl")
+# Imported by tests alone: to import it takes seconds, which every worker would spend on collecting this file.
+pytestmark = pytest.mark.needs("jaxmarl")
 LIMIT = 60  # of battles
 
 
@@ -211,6 +212,8 @@ def test_wrong_settings_say_what_is_allowed(arguments, message):
 
 
 def test_every_environment_with_known_ends_has_a_file(repository):
+    import jaxmarl
+
     files = (repository / "conf" / "env" / "jaxmarl").glob("*.yaml")
     settings = [yaml.safe_load(file.read_text()) for file in files]
     assert {one["name"] for one in settings} == {name for name in jaxmarl.registered_envs if has_ends(name)}
