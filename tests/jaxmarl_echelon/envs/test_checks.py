@@ -380,12 +380,15 @@ ADAPTERS = {
         "sb3_env": "stable_baselines3",
     }.items()
 }
-OWN = [
-    importlib.import_module(module.name)
-    for module in pkgutil.walk_packages(envs.__path__, f"{envs.__name__}.")
-    if not module.name.endswith("__main__")
-    and importlib.util.find_spec(ADAPTERS.get(module.name, "jax")) is not None
-]
+
+
+def import_every_module():
+    """Here and not at import, as it takes seconds that collecting this file would cost every worker."""
+    for module in pkgutil.walk_packages(envs.__path__, f"{envs.__name__}."):
+        if module.name.endswith("__main__"):
+            continue
+        if importlib.util.find_spec(ADAPTERS.get(module.name, "jax")) is not None:
+            importlib.import_module(module.name)
 
 
 def descendants(kind):
@@ -394,6 +397,7 @@ def descendants(kind):
 
 @pytest.mark.parametrize("kind", CONTRACT, ids=lambda kind: kind.__name__)
 def test_every_class_of_the_package_has_the_parameter_names_of_its_contract(kind):
+    import_every_module()
     own = [one for one in descendants(kind) if one.__module__.startswith(envs.__name__)]
     assert own
     for one, (name, method) in itertools.product(own, vars(kind).items()):
