@@ -19,12 +19,14 @@ SPEC = EnvSpec("many", 1, (Role(ROLE, 2, BOX, BOX),), 0.0, 9, MEASURES)
 
 def finished(mask) -> Finished:
     """Episodes `[T, E]` whose lengths are their numbers."""
-    number = jnp.arange(mask.size, dtype=jnp.int32).reshape(mask.shape)
-    everyone = jnp.ones((*mask.shape, 2), bool)
-    values = {one.name: jnp.broadcast_to(number[..., None], everyone.shape) * 1.0 for one in MEASURES}
-    return Finished(
-        jnp.asarray(mask), {ROLE: everyone}, {ROLE: everyone * 1.0}, number, values, {"tag": -number}
-    )
+    number = np.arange(mask.size, dtype=np.int32).reshape(mask.shape)
+    everyone = np.ones((*mask.shape, 2), bool)
+    ones = np.ones(everyone.shape, np.float32)
+    values = {one.name: np.float32(number)[..., None] * ones for one in MEASURES}
+    return Finished(mask, {ROLE: everyone}, {ROLE: ones}, number, values, {"tag": -number})
+
+
+SELECT = jax.jit(episode_statistics.select_finished, static_argnums=1, static_argnames="newest")
 
 
 @pytest.mark.parametrize("chance", [0.0, 0.02, 0.9])
@@ -33,7 +35,7 @@ def test_the_first_or_newest_episodes_are_picked_in_order(chance, newest):
     mask = np.random.default_rng(0).random((12, 40)) < chance
     true = np.flatnonzero(mask)
     for most in (7, 480, 1000):
-        found = episode_statistics.select_finished(finished(mask), most, newest=newest)
+        found = jax.device_get(SELECT(finished(mask), most, newest=newest))
         expected = true[-most:] if newest else true[:most]
         np.testing.assert_array_equal(found.place[found.finished.mask], expected)
         assert found.finished.mask[: expected.size].all() and found.finished.mask.size == min(most, 480)
@@ -49,10 +51,11 @@ def test_shards_count_all_episodes_and_quarantines(newest):
     parts = jnp.asarray(mask.reshape(12, 4, 10).swapaxes(0, 1))
 
     def follow(part):
-        found = episode_statistics.select_finished(finished(part), 7, newest=newest)
+        episodes = jax.tree.map(jnp.asarray, finished(part))
+        found = episode_statistics.select_finished(episodes, 7, newest=newest)
         return found.place, found.number, episode_statistics.quarantine_metrics(part)
 
-    place, number, counts = jax.vmap(follow, axis_name=collectives.HERE)(parts)
+    place, number, counts = jax.jit(jax.vmap(follow, axis_name=collectives.HERE))(parts)
     true = np.flatnonzero(mask)
     for shard in range(4):
         np.testing.assert_array_equal(place[shard], true[-7:] if newest else true[:7])
@@ -60,19 +63,29 @@ def test_shards_count_all_episodes_and_quarantines(newest):
     assert set(counts["train/quarantined_environments"].tolist()) == {int(mask.any(0).sum())}
 
 
+@jax.jit
+def follow_two(ring, finished):
+    """The ring after each of two rollouts, and the table of the newest episodes of each."""
+
+    def follow(ring, finished):
+        newest = episode_statistics.select_finished(finished, 30, newest=True)
+        table = episode_statistics.episode_rows(episode_statistics.keep_newest(newest, 7), SPEC, (ROLE,))
+        return episode_statistics.add_recent(ring, newest.finished, SPEC), table
+
+    return jax.lax.scan(follow, ring, finished)
+
+
 @pytest.mark.parametrize("chance", [0.0, 0.02, 0.9])
 def test_a_table_and_the_ring_have_the_newest_episodes_of_one_selection(chance):
     """The ring, of 20 places, after two rollouts; the table, of 7 rows, of the second."""
     masks = np.random.default_rng(1).random((2, 12, 40)) < chance
-    ring, true = episode_statistics.init_recent(SPEC, 20), []
-    for mask in masks:
-        newest = episode_statistics.select_finished(finished(mask), 30, newest=True)
-        ring = episode_statistics.add_recent(ring, newest.finished, SPEC)
-        true += list(np.flatnonzero(mask)[-30:])
+    both = jax.tree.map(lambda *parts: np.stack(parts), *map(finished, masks))
+    ring, tables = jax.device_get(follow_two(episode_statistics.init_recent(SPEC, 20), both))
+    table = jax.tree.map(lambda rows: rows[1], tables)
+    true = [place for mask in masks for place in np.flatnonzero(mask)[-30:]]
     length = episode_statistics.recent_columns(SPEC).index("length")
     filled = np.arange(20) < int(ring.count)
     assert sorted(np.asarray(ring.values)[filled, length]) == sorted(true[-20:])
-    table = episode_statistics.episode_rows(episode_statistics.keep_newest(newest, 7), SPEC, (ROLE,))
     shown = np.flatnonzero(masks[1])[-7:]
     assert int(table["number"]) == masks[1].sum() and table["env"].shape == (7,)
     np.testing.assert_array_equal((table["step"] * 40 + table["env"])[: shown.size], shown)
@@ -90,6 +103,6 @@ def test_selecting_finished_episodes_takes_little_memory():
             episode_statistics.keep_newest(newest, 16), SPEC, (ROLE,)
         )
 
-    found = finished(np.zeros((64, 512), bool))
+    found = jax.tree.map(jnp.asarray, finished(np.zeros((64, 512), bool)))
     compiled = jax.jit(follow).lower(episode_statistics.init_recent(SPEC, 16), found).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < 16 * found.mask.size
