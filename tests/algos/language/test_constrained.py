@@ -26,23 +26,30 @@ def constant_reader():
     )
 
 
+def probabilities(reader, trie, prompt, allowed, temperature=1.0):
+    """Those of the answers `[R, M]`, by one program."""
+    found = jax.jit(lambda *rows: answer_probabilities(reader, trie, *rows, SamplingSettings(temperature)))
+    return np.asarray(found(prompt, np.asarray(allowed)))
+
+
 def test_a_tree_with_equal_logits_has_the_published_probabilities():
     trie = build_answer_trie([(LEFT, A, B, RIGHT), (LEFT, A, C, RIGHT), (LEFT, B, DOT, RIGHT)])
     assert trie.prefix == (LEFT,) and trie.choices == 2
-    prompt = jnp.zeros((2, 1), jnp.int32)
-    allowed = jnp.array([[True, True, True], [True, False, True]])
-    found = answer_probabilities(constant_reader(), trie, prompt, allowed, SamplingSettings())
+    allowed = [[True, True, True], [True, False, True]]
+    found = probabilities(constant_reader(), trie, np.zeros((2, 1), np.int32), allowed)
     np.testing.assert_allclose(found[0], [0.138276994, 0.507379312, 0.354343694], atol=1e-6)
     np.testing.assert_allclose(found[1], [0.645656306, 0.0, 0.354343694], atol=1e-6)
 
 
 def test_the_expected_sum_of_entropies():
     trie = build_answer_trie([(LEFT, A, B, RIGHT), (LEFT, A, C, RIGHT), (LEFT, B, DOT, RIGHT)])
-    tokens = jnp.array([[A, B, RIGHT], [A, C, RIGHT], [B, DOT, RIGHT]])
-    every, prompt = jnp.ones((3, 3), bool), jnp.zeros((3, 1), jnp.int32)
-    scored, _ = score_answers(constant_reader(), trie, prompt, every, tokens, SamplingSettings())
-    chance = jnp.exp(scored.log_prob.sum(1))
-    np.testing.assert_allclose(jnp.sum(chance * scored.entropy.sum(1)), 0.985462887, atol=1e-6)
+    tokens = np.array([[A, B, RIGHT], [A, C, RIGHT], [B, DOT, RIGHT]])
+    every, prompt = np.ones((3, 3), bool), np.zeros((3, 1), np.int32)
+    reader = constant_reader()
+    score = jax.jit(lambda *rows: score_answers(reader, trie, *rows, SamplingSettings()))
+    scored, _ = jax.device_get(score(prompt, every, tokens))
+    chance = np.exp(scored.log_prob.sum(1))
+    np.testing.assert_allclose(np.sum(chance * scored.entropy.sum(1)), 0.985462887, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -56,9 +63,7 @@ def test_the_expected_sum_of_entropies():
 def test_probabilities_are_not_those_of_whole_answers_renormalised(legal, temperature, expected):
     trie = build_answer_trie([(7, a, 8) for a in (2, 3, 4)])
     reader = bind_reader(QWEN3, sine_parameters(QWEN3), None)
-    found = answer_probabilities(
-        reader, trie, jnp.array([[1, 5]]), jnp.array([legal]), SamplingSettings(temperature)
-    )
+    found = probabilities(reader, trie, np.int32([[1, 5]]), [legal], temperature)
     np.testing.assert_allclose(found[0], expected, atol=1e-5)
 
 
@@ -93,11 +98,11 @@ def test_learning_sees_the_probabilities_with_which_answers_were_drawn(top_p):
 def test_the_frequencies_of_draws_are_the_exact_probabilities():
     trie = build_answer_trie(SEQUENCES)
     reader, number = constant_reader(), 50_000
-    prompt, allowed = jnp.zeros((number, 1), jnp.int32), jnp.ones((number, len(SEQUENCES)), bool)
+    prompt, allowed = np.zeros((number, 1), np.int32), np.ones((number, len(SEQUENCES)), bool)
     said = jax.jit(
         lambda: generate_answers(reader, trie, prompt, allowed, jax.random.key(3), SamplingSettings())
     )()
-    exact = answer_probabilities(reader, trie, prompt[:1], allowed[:1], SamplingSettings())[0]
+    exact = probabilities(reader, trie, prompt[:1], allowed[:1])[0]
     np.testing.assert_allclose(exact.sum(), 1.0, atol=1e-5)
     counts = np.bincount(np.asarray(said.answer), minlength=len(SEQUENCES))
     chi_square = np.sum((counts - number * exact) ** 2 / (number * exact))
@@ -109,7 +114,8 @@ def test_the_draw_of_a_row_does_not_depend_on_the_number_of_rows():
     reader, key = constant_reader(), jax.random.key(4)
 
     def answers(rows):
-        prompt, allowed = jnp.zeros((rows, 1), jnp.int32), jnp.ones((rows, len(SEQUENCES)), bool)
-        return np.asarray(generate_answers(reader, trie, prompt, allowed, key, SamplingSettings()).answer)
+        prompt, allowed = np.zeros((rows, 1), np.int32), np.ones((rows, len(SEQUENCES)), bool)
+        draw = jax.jit(lambda *given: generate_answers(reader, trie, *given, SamplingSettings()))
+        return np.asarray(draw(prompt, allowed, key).answer)
 
     np.testing.assert_array_equal(answers(16), answers(64)[:16])

@@ -51,6 +51,11 @@ GOLDEN = {
 SETTINGS = {"qwen3": QWEN3, "llama": LLAMA, "gemma3": GEMMA3, "adapted": QWEN3}
 
 
+APPLY = jax.jit(apply_decoder, static_argnums=0)
+PREFILL = jax.jit(prefill, static_argnums=(0, 3))
+STEP = jax.jit(decode_step, static_argnums=0)
+
+
 def next_log_probs(settings, parameters, tokens, adapters=None):
     """Logits `[R, S, V]` and log-probabilities `[R, S - 1]` of the tokens after the first."""
     logits = project_logits(parameters, apply_decoder(settings, parameters, tokens, adapters))
@@ -63,7 +68,8 @@ def test_golden_logits(name):
     settings = SETTINGS[name]
     adapters = sine_adapters(settings) if name == "adapted" else None
     tokens = jnp.asarray([TOKENS])
-    logits, log_probs = next_log_probs(settings, sine_parameters(settings), tokens, adapters)
+    found = jax.jit(next_log_probs, static_argnums=0)
+    logits, log_probs = found(settings, sine_parameters(settings), tokens, adapters)
     expected_logits, expected = GOLDEN[name]
     np.testing.assert_allclose(logits[0, -1], expected_logits, atol=1e-5)
     np.testing.assert_allclose(log_probs[0], expected, atol=1e-5)
@@ -81,13 +87,16 @@ def reinforce_loss(adapters, parameters):
     return -gained.sum() / 8.0, log_probs
 
 
+GRADIENT = jax.jit(jax.value_and_grad(reinforce_loss, has_aux=True))
+
+
 def test_golden_gradient_of_adapters():
     adapters, parameters = sine_adapters(QWEN3), sine_parameters(QWEN3)
-    (loss, log_probs), gradient = jax.value_and_grad(reinforce_loss, has_aux=True)(adapters, parameters)
+    (loss, log_probs), gradient = jax.device_get(GRADIENT(adapters, parameters))
     expected = [-2.168394378, -2.175980089, -2.582938389, -2.274977519, -2.498039130]
     np.testing.assert_allclose(log_probs[ANSWERED], expected, atol=1e-5)
     np.testing.assert_allclose(loss, 0.567600566416, atol=1e-6)
-    norm = jnp.sqrt(sum(jnp.sum(x * x) for x in jax.tree.leaves(gradient)))
+    norm = np.sqrt(sum(np.sum(x * x) for x in jax.tree.leaves(gradient)))
     np.testing.assert_allclose(norm, 0.235214841229, atol=1e-6)
     for name, layer, a, b in (
         ("q", 0, [-0.002836805, 0.006837488, 0.011293864], [-0.005027166, -0.000635204]),
@@ -99,7 +108,7 @@ def test_golden_gradient_of_adapters():
 
 def test_gradient_of_new_adapters_is_in_b_alone():
     adapters = init_adapters(jax.random.key(0), LoraSettings(rank=2, alpha=4.0), product_shapes(QWEN3))
-    gradient = jax.grad(reinforce_loss, has_aux=True)(adapters, sine_parameters(QWEN3))[0]
+    _, gradient = jax.device_get(GRADIENT(adapters, sine_parameters(QWEN3)))
     for pair in gradient.pairs.values():
         assert not pair["a"].any()
         assert pair["b"].any(axis=(1, 2)).all()
@@ -111,7 +120,8 @@ def test_layers_computed_again_give_the_same_gradient():
     def total(adapters, remat):
         return jnp.sum(apply_decoder(QWEN3, parameters, ROWS, adapters, remat=remat) ** 2)
 
-    kept, again = (jax.grad(total)(adapters, remat) for remat in (False, True))
+    gradient = jax.jit(jax.grad(total), static_argnums=1)
+    kept, again = (gradient(adapters, remat) for remat in (False, True))
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), kept, again)
     text = str(jax.make_jaxpr(lambda adapters: jax.grad(total)(adapters, True))(adapters))
     assert "remat" in text
@@ -120,15 +130,12 @@ def test_layers_computed_again_give_the_same_gradient():
 @pytest.mark.parametrize("settings", [QWEN2, thorough(LLAMA), GEMMA3], ids=["qwen2", "llama", "gemma3"])
 def test_prefill_and_steps_equal_the_full_pass(settings):
     parameters, adapters = sine_parameters(settings), sine_adapters(settings)
-    tokens = jnp.asarray([[1, 5, 2, 9, 3, 7, 8, 4], [6, 6, 0, 2, 10, 1, 5, 9]])
-    full = apply_decoder(settings, parameters, tokens, adapters)
-    hidden, cache = prefill(settings, parameters, tokens[:, :3], 9, adapters)
+    tokens = np.int32([[1, 5, 2, 9, 3, 7, 8, 4], [6, 6, 0, 2, 10, 1, 5, 9]])
+    full = np.asarray(APPLY(settings, parameters, tokens, adapters))
+    hidden, cache = PREFILL(settings, parameters, tokens[:, :3], 9, adapters)
     np.testing.assert_allclose(hidden, full[:, 2], atol=1e-5)
-    step = jax.jit(
-        lambda token, cache, place: decode_step(settings, parameters, token, cache, place, adapters)
-    )
     for place in range(3, 8):
-        hidden, cache = step(tokens[:, place], cache, place)
+        hidden, cache = STEP(settings, parameters, tokens[:, place], cache, place, adapters)
         np.testing.assert_allclose(hidden, full[:, place], atol=1e-5)
     assert cache.keys.shape == cache.values.shape == (2, 2, 9, 2, 4)
     assert not cache.keys[:, :, 8].any()
@@ -137,19 +144,20 @@ def test_prefill_and_steps_equal_the_full_pass(settings):
 @pytest.mark.parametrize("settings", [LLAMA, GEMMA3], ids=["llama", "gemma3"])
 def test_places_left_out_change_nothing(settings):
     # The tokens of each row, packed, and the same tokens with places between them that hold something else.
-    packed = jnp.asarray([[1, 5, 2, 9, 3, 7], [6, 6, 0, 2, 10, 1]])
-    tokens = jnp.asarray([[1, 5, 4, 2, 8, 9, 3, 7], [6, 6, 0, 7, 7, 2, 10, 1]])
-    seen = jnp.asarray([[1, 1, 0, 1, 0, 1, 1, 1], [1, 1, 1, 0, 0, 1, 1, 1]], bool)
+    packed = np.int32([[1, 5, 2, 9, 3, 7], [6, 6, 0, 2, 10, 1]])
+    tokens = np.int32([[1, 5, 4, 2, 8, 9, 3, 7], [6, 6, 0, 7, 7, 2, 10, 1]])
+    seen = np.array([[1, 1, 0, 1, 0, 1, 1, 1], [1, 1, 1, 0, 0, 1, 1, 1]], bool)
     parameters = sine_parameters(settings)
-    expected = apply_decoder(settings, parameters, packed)
-    spread = apply_decoder(settings, parameters, tokens, seen=seen)
+    expected = np.asarray(APPLY(settings, parameters, packed))
+    spread = np.asarray(APPLY(settings, parameters, tokens, seen=seen))
     for row in range(2):
         np.testing.assert_allclose(spread[row][seen[row]], expected[row], atol=1e-5)
-    hidden, cache = prefill(settings, parameters, tokens[:, :2], 8)
-    step = jax.jit(lambda *given: decode_step(settings, parameters, *given, seen=seen))
+    hidden, cache = PREFILL(settings, parameters, tokens[:, :2], 8)
     for place in range(2, 8):
-        hidden, cache = step(tokens[:, place], cache, place)
-        np.testing.assert_allclose(hidden[seen[:, place]], spread[:, place][seen[:, place]], atol=1e-5)
+        hidden, cache = STEP(settings, parameters, tokens[:, place], cache, place, seen=seen)
+        np.testing.assert_allclose(
+            np.asarray(hidden)[seen[:, place]], spread[:, place][seen[:, place]], atol=1e-5
+        )
 
 
 def test_mapped_adapters_equal_one_at_a_time():
@@ -176,7 +184,7 @@ def test_scanned_layers_equal_a_loop_over_them():
     for layer in range(QWEN3.layers):
         x = plain_layer({name: weight[layer] for name, weight in weights.items()}, x)
     np.testing.assert_allclose(
-        plain_norm(x, parameters["norm"]), apply_decoder(QWEN3, parameters, tokens)[0], atol=1e-5
+        plain_norm(x, parameters["norm"]), APPLY(QWEN3, parameters, tokens)[0], atol=1e-5
     )
 
 
@@ -223,7 +231,7 @@ def test_chosen_rows_of_the_head():
 
 def test_logits_of_half_precision_are_float32():
     half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), sine_parameters(QWEN3))
-    hidden = apply_decoder(QWEN3, half, jnp.asarray([TOKENS]), sine_adapters(QWEN3))
+    hidden = APPLY(QWEN3, half, jnp.asarray([TOKENS]), sine_adapters(QWEN3))
     assert hidden.dtype == jnp.bfloat16
     logits = project_logits(half, hidden)
     assert logits.dtype == project_children(half, hidden, jnp.zeros((1, 5, 2), int)).dtype == jnp.float32
@@ -232,11 +240,12 @@ def test_logits_of_half_precision_are_float32():
 
 
 def test_fresh_parameters():
-    parameters = init_decoder(jax.random.key(0), GEMMA3)
-    assert jax.tree.map(jnp.shape, parameters) == parameter_shapes(GEMMA3)
+    init = jax.jit(init_decoder, static_argnums=1)
+    parameters = jax.device_get(init(jax.random.key(0), GEMMA3))
+    assert jax.tree.map(np.shape, parameters) == parameter_shapes(GEMMA3)
     assert not parameters["norm"].any() and not parameters["layers"]["q_norm"].any()
     wide = dataclasses.replace(QWEN2, vocab=500, width=64, mlp_width=256, tied=False)
-    parameters = init_decoder(jax.random.key(0), wide)
+    parameters = jax.device_get(init(jax.random.key(0), wide))
     assert (parameters["layers"]["mlp_norm"] == 1.0).all() and not parameters["layers"]["v_bias"].any()
     for array, deviation in (
         (parameters["embed"], 0.1),

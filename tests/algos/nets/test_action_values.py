@@ -1,5 +1,4 @@
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -22,18 +21,24 @@ def test_the_best_action_is_the_best_legal_option_of_each_choice():
     assert np.isfinite(nothing.best()).all()
 
 
+@jax.jit
+def explore(values, mask, key, epsilon):
+    return ActionValues(values, mask, SIZES).explore(key, epsilon)
+
+
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 1.0])
 def test_exploration_draws_only_legal_actions_as_often_as_it_says(epsilon):
     values, mask = (np.broadcast_to(x[:1], (4000, 5)) for x in (VALUES, MASK))
-    action = np.asarray(ActionValues(values, mask, SIZES).explore(jax.random.key(0), epsilon))
+    action = np.asarray(explore(values, mask, jax.random.key(0), epsilon))
     assert set(action[:, 0]) <= {0, 2} and set(action[:, 1]) == {1}
     np.testing.assert_allclose((action[:, 0] == 0).mean(), epsilon / 2, atol=0.03)
 
 
 def test_dueling_values_of_a_choice_have_the_states_value_as_their_mean():
-    layer, x = ValueLayer(SIZES, dueling=True), jnp.linspace(-1.0, 1.0, 8).reshape(2, 4)
-    params = jax.tree.map(lambda p: p + 0.3, layer.init(jax.random.key(1), x))
-    values = np.asarray(layer.apply(params, x))
+    layer, x = ValueLayer(SIZES, dueling=True), np.linspace(-1.0, 1.0, 8, dtype=np.float32).reshape(2, 4)
+    fresh = jax.device_get(jax.jit(layer.init)(jax.random.key(1), x))
+    params = jax.tree.map(lambda p: p + np.float32(0.3), fresh)
+    values = np.asarray(jax.jit(layer.apply)(params, x))
     state = params["params"]["state"]
     expected = np.asarray(x @ state["kernel"].T + state["bias"])
     np.testing.assert_allclose(values[:, :3].mean(-1), expected[:, 0], rtol=1e-5)
