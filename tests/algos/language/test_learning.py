@@ -163,7 +163,7 @@ def test_the_paid_answer_is_learnt(settings):
         assert learnt.all() and float(metrics["sampler_gap_max"].max()) < 1e-4
 
 
-@pytest.mark.parametrize("loss", ["reinforce", "clip", "gspo"])
+@pytest.mark.parametrize("loss", ["reinforce", thorough("clip"), "gspo"])
 def test_answers_of_another_policy_are_weighted(loss):
     config, agent = make_agent(loss=loss, correct="always")
     state, key = agent.init(jax.random.key(0)), jax.random.key(1)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.test_util import check_grads
-from marked import mark_after
+from marked import mark_after, thorough
 
 from algos.nets.cores import Core, CoreConfig
 
@@ -140,7 +140,15 @@ def test_sequences_follow_the_equations(variant):
         assert_close(found, expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("variant, layers", [*((name, 2) for name in VARIANTS), ("lstm", 1), ("mingru", 1)])
+@pytest.mark.parametrize(
+    "variant, layers",
+    [
+        *((name, 2) for name in VARIANTS if name != "mingru linear"),
+        ("lstm", 1),
+        thorough("mingru linear", 2),
+        thorough("mingru", 1),
+    ],
+)
 def test_steps_and_sequences_agree(variant, layers):
     core, params, carry, x, reset = build(variant, layers)
     found, expected = run(core, params, carry, x, reset), loop(core, params, carry, x, reset)
@@ -280,7 +288,7 @@ def test_highway_needs_no_projection_where_widths_agree():
     assert params["layer_1"]["input_kernel"].shape == (WIDTH, 3 * WIDTH)
 
 
-@pytest.mark.parametrize("kind", ["lstm", "gru", "mingru"])
+@pytest.mark.parametrize("kind", ["lstm", thorough("gru"), "mingru"])
 def test_runs_can_be_vmapped(kind):
     core, _, carry, x, reset = build(kind)
 
