@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from commands import TINY, begin
+from marked import thorough
 from omegaconf import OmegaConf
 
 from algos import compiler
@@ -181,7 +182,7 @@ def test_the_cache_keeps_what_the_environment_asks_it_to_keep(monkeypatch):
     assert told == [(name, 1.0)]
 
 
-@pytest.mark.parametrize(("seeds", "compilation"), [("null", "full"), (2, "full"), (2, "quick")])
+@pytest.mark.parametrize(("seeds", "compilation"), [("null", "full"), thorough(2, "full"), (2, "quick")])
 def test_updates_are_compiled_with_options_of_their_batches_and_of_the_run(
     monkeypatch, tmp_path, seeds, compilation
 ):
