@@ -173,27 +173,27 @@ SPREAD_VDN = SPREAD_REPLAY | {
     "algo.replay.capacity": "100000",
 }
 HIDDEN = "alg.NUM_LAYERS=3"
-# Its script otherwise logs each agent under a name of its own.
-TOGETHER = "alg.LOG_AGENTS_SEPARATELY=false"
-SPREAD_QMIX = SPREAD_REPLAY | {
+SPREAD_MEMORY = SPREAD_REPLAY | {
     "num_envs": "208",
     "algo.horizon": "26",
     "algo.widths": "[64]",
     "algo.core.kind": "gru",
     "algo.core.width": "64",
     "algo.replay.sequence": "26",
+}
+SPREAD_QMIX = SPREAD_MEMORY | {
     "algo.replay.capacity": "130000",
     "algo.mixing_width": "32",
     "algo.hyper_widths": "[128]",
 }
 # Independent learners count decisions of agents, of which there are three.
-SPREAD_IQL = {
-    key: value for key, value in SPREAD_QMIX.items() if "mixing" not in key and "hyper" not in key
-} | {
+SPREAD_IQL = SPREAD_MEMORY | {
     "algo.batch_size": "96",
     "algo.learning_starts": "30000",
     "algo.replay.capacity": "390000",
 }
+# Their script otherwise logs each agent under a name of its own.
+TOGETHER = "alg.LOG_AGENTS_SEPARATELY=false"
 # Of mappo_homogenous_rnn_mpe.yaml; its networks have relu whatever ACTIVATION is.
 SPREAD_MAPPO = {
     "env.critic": "state",
@@ -226,7 +226,7 @@ SPREAD_PQN = SPREAD_VALUES | {
 }
 
 
-def values(
+def value_task(
     env: tuple[str, ...],
     algorithm: str,
     script: str,
@@ -252,13 +252,13 @@ def spread(
     algorithm: str, script: str, config: str, ours: dict[str, str], theirs: tuple[str, ...] = ()
 ) -> Task:
     """Returns a task of value learning in `spread`."""
-    return values(("env=jaxmarl/MPE_simple_spread_v3",), algorithm, script, config, ours, theirs)
+    return value_task(("env=jaxmarl/MPE_simple_spread_v3",), algorithm, script, config, ours, theirs)
 
 
 def battle_values(scenario: str, algorithm: str, script: str, config: str, ours: dict[str, str]) -> Task:
     """Returns a task of value learning in a battle of SMAX, scored by battles won."""
     env = "env=jaxmarl/HeuristicEnemySMAX", f"env.scenario={scenario}", "env.critic=state"
-    task = values(env, algorithm, script, config, ours, (f"alg.MAP_NAME={scenario}",))
+    task = value_task(env, algorithm, script, config, ours, (f"alg.MAP_NAME={scenario}",))
     measure = "train/success_rate", "test_returned_won_episode"
     # Their learning rate is constant here.
     return task._replace(measure=measure, agents=1, shares=REPLAY_SHARES[:1])

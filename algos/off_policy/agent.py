@@ -117,7 +117,8 @@ class ReplayLearner(OffPolicySettings):
             raise ValueError(f"algo={self.NAME}: needs {self.ACTIONS} actions; these are {action.kind}")
         if self.teams and late:
             raise ValueError(
-                f"algo={self.NAME}: teams cannot learn from rewards after the end of all; needs algo=dqn"
+                f"algo={self.NAME}: teams cannot learn from rewards after the end of all their agents; "
+                "needs algo=dqn"
             )
         if self.teams and self.replay.hindsight_ratio:
             ratio = self.replay.hindsight_ratio

@@ -10,7 +10,7 @@ from jaxmarl_echelon.config_keys import is_number
 
 # Multiplications of a hidden layer for one minibatch, and environments, up to which a run counts as small.
 _PRODUCTS, _ENVIRONMENTS = 2**20, 32
-_WIDTHS = ("widths", "value_widths", "critic_widths")
+_WIDTHS = ("widths", "value_widths", "critic_widths", "head_widths")
 # Packages that give JAX other devices, which compile with the threads of the CPU.
 _PLUGINS = ("jax_plugins", "libtpu")
 

@@ -154,6 +154,10 @@ BROKEN = {
         ),
         r"action_mask\['player'\] allows no action",
     ),
+    "team that is gone before the end": (
+        dict(spec={"late": True, "ends_with_team": True}, step=show(alive=per_role(jnp.zeros_like))),
+        r"no agent is alive\['player'\], but over is unset, against spec.ends_with_team",
+    ),
     "info key after steps only": (
         dict(step=show(info={"speed": jnp.float32(1)})),
         r"time step from step .*info\['speed'\] is unexpected",

@@ -20,6 +20,27 @@ def composed(*overrides):
         (["env=gymnax/CartPole-v1", "num_envs=64"], False),
         (["env=gymnax/CartPole-v1", "algo.value_widths=[256,256]"], False),
         (["env=gymnax/CartPole-v1", "algo=ppo_rnn", "num_envs=32"], False),
+        (
+            [
+                "env=gymnax/CartPole-v1",
+                "algo=ppo_rnn",
+                "algo.core.width=32",
+                "algo.widths=[32]",
+                "num_envs=4",
+            ],
+            True,
+        ),
+        (
+            [
+                "env=gymnax/CartPole-v1",
+                "algo=ppo_rnn",
+                "algo.core.width=32",
+                "algo.widths=[32]",
+                "algo.head_widths=[1024]",
+                "num_envs=4",
+            ],
+            False,
+        ),
         (["env=gymnax/Pendulum-v1", "algo=sac"], True),
         (["env=gymnax/Pendulum-v1", "algo=sac", "algo.batch_size=1024"], False),
         (["env=f110"], False),
