@@ -20,13 +20,14 @@ from jaxmarl_echelon.config_sources import MAIN, Sources
 from jaxmarl_echelon.envs import contract
 from jaxmarl_echelon.searching import best_settings, trial_tables
 from jaxmarl_echelon.searching.studies import OBJECTIVES, PRUNERS, SearchSettings, Study, import_optuna
-from jaxmarl_echelon.searching.trial_groups import TrialWatch, name_trial
+from jaxmarl_echelon.searching.trial_groups import TrialWatch, name_trial, require_measure
 from jaxmarl_echelon.train import make_tracker
 from jaxmarl_echelon.training.config import base_models, input_files
 from jaxmarl_echelon.training.config.build import change_settings
 from jaxmarl_echelon.training.config.search_space import read_space
 from jaxmarl_echelon.training.host import devices, loop, memory, selection_score, variants, vectorized_runs
 from jaxmarl_echelon.training.host.group_members import Member
+from jaxmarl_echelon.training.host.run_record import evaluation_columns
 from jaxmarl_echelon.training.program.program import make_program
 
 # File with the command of a search, by which it continues.
@@ -170,6 +171,7 @@ class Search:
         self.config = change_settings(config, {"sweep": None, "seeds": seeds})
         best_settings.split_overrides(command.overrides)
         self._require_ends()
+        self._require_measure()
 
     def _require_ends(self) -> None:
         """Checks that the runs at both ends of every range can be built."""
@@ -184,6 +186,13 @@ class Search:
         selection_score.require_scored_learner(members[0].config)
         self.base = variants.scored_run(one, members)
         variants.require_varying_keys(one, self.base, samples)
+
+    def _require_measure(self) -> None:
+        """Checks that evaluations can have the column that counts."""
+        if self.settings.measure is not None:
+            env, role = self.base.env, next(iter(self.base.algos))
+            staged = bool(self.base.curriculum(env).stages)
+            require_measure(self.settings.measure, evaluation_columns(env.spec, role, staged=staged))
 
     def folder(self) -> Path:
         """Returns a new folder for the search."""

@@ -1,7 +1,7 @@
 """Trials of a search in one program: their scores are reported at evaluations, where they may be pruned."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from typing_extensions import override
@@ -18,6 +18,16 @@ EVALUATIONS = "eval_agg/"
 def name_trial(trial: Any) -> str:
     """Returns the name of a trial's variant."""
     return f"trial_{trial.number:04d}"
+
+
+def require_measure(measure: str, columns: Iterable[str]) -> None:
+    """Checks that evaluations have the column that counts, of scalars with these names.
+
+    Raises:
+      ValueError: one line with the columns.
+    """
+    names = [name.removeprefix(EVALUATIONS) for name in columns]
+    require_choice("--measure", measure, names, "no column of eval.csv")
 
 
 class TrialWatch(GroupWatch):
@@ -55,8 +65,7 @@ class TrialWatch(GroupWatch):
           ValueError: one line, if evaluations do not have the measure.
         """
         for known in values.values():
-            names = [name.removeprefix(EVALUATIONS) for name in known]
-            require_choice("--measure", self.column, names, "no column of eval.csv")
+            require_measure(self.column, known)
         if updates == 0:
             return set()
         reported: dict[str, float] = {}

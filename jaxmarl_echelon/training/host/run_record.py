@@ -5,17 +5,19 @@ import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import metadata as packages
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from algos.metrics import step_count_name
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.envs.base import EnvSpec
-from jaxmarl_echelon.envs.results import Result
+from jaxmarl_echelon.envs.results import Result, stored_results
 from jaxmarl_echelon.selfplay.pool import EMPTY
 from jaxmarl_echelon.selfplay.report import KINDS, PAST
 from jaxmarl_echelon.tracking.base import RunInfo, Tracker
@@ -27,7 +29,7 @@ from jaxmarl_echelon.training.host import selection_score
 from jaxmarl_echelon.training.host.episode_rows import label_codes, list_episodes, result_labels
 from jaxmarl_echelon.training.program.agents import WORLDS, agent_digests
 from jaxmarl_echelon.training.program.assessment import Assessment
-from jaxmarl_echelon.training.program.evaluation import Evaluation
+from jaxmarl_echelon.training.program.evaluation import Evaluation, summarize_evaluation
 from jaxmarl_echelon.training.program.program import Program
 from jaxmarl_echelon.training.program.update import Report
 
@@ -457,6 +459,36 @@ def evaluation_values(scalars: dict, result: Evaluation, spec: EnvSpec) -> dict[
             labels = np.array([*spec.labels(code), ""])[np.asarray(result.results[code])]
             values |= worst_tenths(value[weight != 0] / weight[weight != 0], labels[weight != 0])
     return values
+
+
+def evaluation_columns(spec: EnvSpec, role: str, *, staged: bool) -> list[str]:
+    """Returns the names of all scalars that `evaluation_values` may return for evaluations in training.
+
+    Those of groups are only in evaluations in which the group occurs.
+
+    Args:
+      spec: of the environment.
+      role: role that scores the run.
+      staged: whether the curriculum has stages, whose success is an own column.
+    """
+
+    def shape(role: str | None, dtype: type) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((1,) if role is None else (1, spec.role(role).size), dtype)
+
+    kinds = {one.name: jnp.int32 if one.kind == "code" else jnp.float32 for one in spec.results}
+    stored = {one.name: shape(one.role, kinds[one.name]) for one in stored_results(spec.results)}
+    there, earned = ({one.name: shape(one.name, kind) for one in spec.roles} for kind in (bool, jnp.float32))
+    episode = Evaluation(shape(None, bool), there, earned, shape(None, jnp.int32), stored, None)
+    found = list(jax.eval_shape(partial(summarize_evaluation, spec=spec, role=role), episode))
+    if staged:
+        found.append("eval_agg/phase_success_rate")
+    if spec.score is None:
+        return found
+    score = spec.result(spec.score)
+    found += interval_values(score, sum_scores(np.zeros(1), np.zeros(1)))
+    if score.by is not None:
+        found += ["eval_agg/worst_decile", *(f"eval_agg/worst_decile/{x}" for x in spec.labels(score.by))]
+    return found
 
 
 def worst_tenths(score: np.ndarray, label: np.ndarray) -> dict[str, float]:

@@ -204,6 +204,7 @@ def test_best_settings_keep_groups_and_nested_values(tmp_path):
         ([*TINY, "--space", "nowhere.yaml"], "--space=nowhere.yaml: no such file"),
         ([*TINY[:-1], "sweep={algo.gamma: uniform(0.9,1.1)}"], "gamma=1.1: must be"),
         ([*TINY[:-1], "sweep={algo.epochs: [1,2]}"], "must be a number of the learner's state"),
+        ([*TINY, "--measure", "avg_rewrad"], "--measure=avg_rewrad: no column of eval.csv; allowed: avg_"),
         (["--output", "nowhere"], "--output=nowhere: no search to continue; a new one needs sweep="),
         ([*TINY, "--output", "/"], "--output=/: exists, and is no folder of a search"),
     ],

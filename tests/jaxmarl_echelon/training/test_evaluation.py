@@ -31,7 +31,12 @@ from jaxmarl_echelon.training.acting import episode_statistics
 from jaxmarl_echelon.training.acting.controllers import Controller
 from jaxmarl_echelon.training.config.build import RunConfig
 from jaxmarl_echelon.training.host import group_members, loop, memory, vectorized_runs
-from jaxmarl_echelon.training.host.run_record import RunProgress, RunRecord, evaluation_values
+from jaxmarl_echelon.training.host.run_record import (
+    RunProgress,
+    RunRecord,
+    evaluation_columns,
+    evaluation_values,
+)
 from jaxmarl_echelon.training.program import evaluation
 from jaxmarl_echelon.training.program.assessment import Assessment
 from jaxmarl_echelon.training.program.program import make_program
@@ -123,6 +128,7 @@ def test_a_nonfinite_episode_is_not_counted(where, at):
     assert values["eval_agg/outcome/timeout"] == 1.0
     assert (values["eval_agg/success_low"], values["eval_agg/success_high"]) == wilson_interval(0, 4)
     assert all(map(math.isfinite, values.values()))
+    assert set(values) <= set(evaluation_columns(env.spec, ROLE, staged=False))
 
 
 def test_the_score_is_nan_without_a_finite_episode():
@@ -426,6 +432,11 @@ def test_results_are_reported_by_label():
 
     values = evaluation_values(scalars, result, spec)
     assert not any(name.endswith("/c") for name in values), "tasks that did not occur are left out"
+    possible = evaluation_columns(spec, ROLE, staged=True)
+    assert set(possible) - set(values) == {
+        *(f"eval_agg/{name}/c" for name in ("task", "grade_rate", "reward_components/speed", "worst_decile")),
+        "eval_agg/phase_success_rate",
+    }
     np.testing.assert_allclose(values["eval_agg/worst_decile"], grade[1:5].mean(), rtol=1e-5)
     np.testing.assert_allclose(values["eval_agg/worst_decile/a"], grade[[2, 4]].mean(), rtol=1e-5)
     parts = evaluation.split_by_task(result, spec)
