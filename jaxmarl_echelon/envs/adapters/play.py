@@ -27,8 +27,8 @@ from jaxmarl_echelon.envs.episodes import (
     initial_sums,
     quarantine_step,
 )
-from jaxmarl_echelon.envs.packed_rows import PackedRows, pack_batch
-from jaxmarl_echelon.envs.trees import map_in_chunks, strip_weak_types
+from jaxmarl_echelon.envs.packed_rows import PackedRows, pack_batch, pack_one
+from jaxmarl_echelon.envs.trees import map_in_chunks, rows_are_finite, strip_weak_types, zero_nonfinite
 from physics.sparse_batch import compute_rows
 
 
@@ -106,6 +106,8 @@ class Step(NamedTuple):
 def begin_plays(env: Environment, seats: Seats, keys: jax.Array, params: PyTree) -> Play:
     """Begins an episode in each of E environments.
 
+    Where a reset has a non-finite number, zeros replace it and `over` is set: the first step is discarded.
+
     Args:
       env: the environment.
       seats: who plays.
@@ -115,9 +117,12 @@ def begin_plays(env: Environment, seats: Seats, keys: jax.Array, params: PyTree)
 
     def begin_one(key):
         chain, key_reset = jax.random.split(key)
-        return chain, *strip_weak_types(env.reset(key_reset, params))
+        return chain, pack_one(strip_weak_types(env.reset(key_reset, params)))
 
-    chain, state, time = jax.vmap(begin_one)(keys)
+    chain, begun = jax.vmap(begin_one)(keys)
+    sound = rows_are_finite(begun)
+    state, time = select_rows(sound, begun, zero_nonfinite(begun)).tree
+    time = time.replace(over=time.over | ~sound)
     running = Running(state, time, initial_sums(env.spec, time))
     memories = {role: player.init(keys.shape[0]) for role, player in _players(env, seats).items()}
     return Play(chain, running, memories, jnp.zeros(keys.shape[0], bool))
@@ -128,7 +133,8 @@ def advance_plays(
 ) -> Play:
     """Takes one decision in E environments, without resets.
 
-    A step with a non-finite number is discarded: the state stays finite, and all agents are truncated.
+    A step with a non-finite number, or after a reset with one, is discarded: the state stays finite, and all
+    agents are truncated.
 
     Args:
       env: the environment.
@@ -156,6 +162,7 @@ def advance_plays(
             chosen[name] = chosen[name].at[:, places].set(own) if name in players else own
     alone = env if size > 1 else _without_batches(env)
     after, sound = advance_without_reset(alone, key_step, before, chosen, each)
+    sound &= ~before.time.over  # over without an end: the reset failed
     after = select_rows(sound, pack_batch(after), pack_batch(_discarded(before))).tree
     play = Play(chain, after, memories, after.time.over)
     return play.replace(ended=_has_ended(view_seats(env.spec, seats, after), after.time.over))
@@ -279,7 +286,8 @@ def _view(spec: EnvSpec, role: str, indices: np.ndarray, running: Running) -> Vi
         return values[:, indices]
 
     terminated, truncated = take(time.terminated[role]), take(time.truncated[role])
-    unmarked = time.over[:, None] & ~truncated
+    # An episode whose reset failed is over, but ends with its first step.
+    unmarked = (time.over & (sums.length > 0))[:, None] & ~truncated
     mask = time.action_mask.get(role)
     columns = []
     for name in result_names(spec, role):

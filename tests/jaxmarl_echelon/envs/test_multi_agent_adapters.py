@@ -182,6 +182,37 @@ def test_jaxmarl_steps_are_those_of_the_environment():
     assert ends > 10
 
 
+def broken():
+    """Returns an environment whose observations are never finite after a reset, and its parameters."""
+    env = probes.Poison("obs")
+    return env, env.default_params() | {"poison": np.int32(0)}
+
+
+@pettingzoo
+def test_pettingzoo_shows_no_broken_numbers_of_a_reset():
+    env, params = broken()
+    env = je.to_pettingzoo(env, params=params)
+    for _ in range(2):
+        obs, _ = env.reset(seed=0)
+        (agent,) = env.agents
+        after, rewards, terminations, truncations, _ = env.step({agent: 0})
+        assert not obs[agent].any() and not after[agent].any()
+        assert (rewards[agent], terminations[agent], truncations[agent]) == (0.0, False, True)
+        assert env.agents == []
+
+
+@jaxmarl
+def test_jaxmarl_shows_no_broken_numbers_of_a_reset():
+    env, params = broken()
+    env = je.to_jaxmarl(env, params=params)
+    (agent,) = env.agents
+    obs, state = env.reset(jax.random.key(0))
+    for number in range(2):
+        after, state, rewards, dones, infos = env.step(jax.random.key(number), state, {agent: 0})
+        assert not obs[agent].any() and not after[agent].any() and rewards[agent] == 0
+        assert dones["__all__"] and infos["truncated"].all() and not infos["terminated"].any()
+
+
 @jaxmarl
 @pytest.mark.parametrize(
     "env",

@@ -208,6 +208,26 @@ def test_broken_numbers_end_an_episode_and_are_not_shown():
 
 
 @gymnasium
+@pytest.mark.parametrize("mode", [None, "same_step", "next_step"])
+def test_broken_numbers_of_a_reset_are_not_shown_and_cost_a_step(mode):
+    env = probes.Poison("obs")
+    params = env.default_params() | {"poison": np.int32(0)}
+    if mode is None:
+        env = je.to_gymnasium(env, params=params)
+    else:
+        env = je.to_gymnasium(env, 2, autoreset=mode, params=params)
+    action, flags = env.action_space.sample(), []
+    assert not np.any(env.reset(seed=0)[0])
+    for _ in range(4):
+        obs, reward, terminated, truncated, _ = env.step(action)
+        assert not np.any(obs) and not np.any(reward) and not np.any(terminated)
+        flags.append(bool(np.all(truncated)))
+        if mode is None:
+            env.reset()
+    assert flags == ([True, False] * 2 if mode == "next_step" else [True] * 4)
+
+
+@gymnasium
 def test_team_mates_and_opponents_play_inside():
     env = je.to_gymnasium(Duel(), controllers={"blue": "coin", "red": "other"}, agent="blue_0")
     env.reset(seed=1)
