@@ -98,6 +98,7 @@ def main() -> None:
         raise command_line.UsageError(
             f"--range={min(unknown)}=...: no such task; tasks: {', '.join(comparison.tasks)}"
         )
+    require_no_other_comparison(arguments.output, comparison)
     renewed = None
     if arguments.write:
         markdown = comparison_files.compose_comparison_markdown(comparison)
@@ -111,6 +112,20 @@ def main() -> None:
     for line in comparison.warnings:
         console.print(f"warning: {line}", markup=False, soft_wrap=True)
     console.print(f"comparison: {arguments.output / 'compare.html'}", markup=False, soft_wrap=True)
+
+
+def require_no_other_comparison(folder: Path, comparison: MethodComparison) -> None:
+    """Checks that all runs of an earlier comparison in a folder are in this one, which replaces it.
+
+    Raises:
+      UsageError: one line with a run that is not.
+    """
+    mine = {str(one.run.folder) for one in comparison.runs}
+    if others := [run for run in comparison_files.read_compared_runs(folder) if run not in mine]:
+        raise command_line.UsageError(
+            f"--output={folder}: has a comparison of other runs, such as {others[0]}; "
+            "choose another folder, or remove this one"
+        )
 
 
 def write_comparison(folder: Path, comparison: MethodComparison) -> None:

@@ -16,6 +16,7 @@ from jaxmarl_echelon.tracking.formats import format_estimate, format_finite, for
 
 STATISTIC_NAMES = {"iqm": "IQM", "median": "median", "mean": "mean", "optimality_gap": "optimality gap"}
 AXIS_NAMES = {"steps": STEPS, "seconds": "seconds of training"}
+RUNS = "runs.csv"
 # Runs of a task whose scores are listed one by one.
 MOST_SEEDS = 10
 _METHODS = (
@@ -31,7 +32,7 @@ def write_comparison_tables(folder: Path, comparison: MethodComparison) -> None:
     tables = {
         "statistics": (("method", "task", "runs", "statistic", *ends), _statistic_lines(comparison)),
         "pairs": (("better", "worse", "paired", "statistic", *ends), _pair_lines(comparison)),
-        "runs": (
+        RUNS.removesuffix(".csv"): (
             ("method", "task", "seed", "step", "measure", "raw", "score", "folder"),
             _run_lines(comparison),
         ),
@@ -40,6 +41,15 @@ def write_comparison_tables(folder: Path, comparison: MethodComparison) -> None:
     }
     for name, (head, lines) in tables.items():
         _write(folder / f"{name}.csv", head, lines)
+
+
+def read_compared_runs(folder: Path) -> list[str]:
+    """Returns the folders of the runs of a comparison in a folder; empty if it has none."""
+    table = folder / RUNS
+    if not table.is_file():
+        return []
+    with table.open(newline="", encoding="utf-8") as file:
+        return [run for row in csv.DictReader(file) if (run := row.get("folder"))]
 
 
 def _statistic_lines(comparison: MethodComparison) -> Iterator[Sequence]:

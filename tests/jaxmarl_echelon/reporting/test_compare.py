@@ -123,6 +123,22 @@ def test_the_table_is_printed_with_warnings_for_few_seeds(monkeypatch, capsys, r
     assert "warning: o[ther] has 3 seeds" in said
 
 
+def test_a_comparison_of_other_runs_is_kept(monkeypatch, capsys, tmp_path):
+    runs, output = [tmp_path / "runs" / name for name in ("ppo", "sac")], tmp_path / "comparison"
+    for run in runs:
+        write_run(run, np.linspace(0.1, 0.3, len(STEPS)), algo=run.name)
+    call(monkeypatch, runs[0], "--output", output, "--resamples", 100)
+    call(monkeypatch, *runs, "--output", output, "--resamples", 100)
+    call(monkeypatch, *runs, "--output", output, "--resamples", 200)
+    before = {path: path.read_bytes() for path in output.iterdir()}
+    with pytest.raises(SystemExit) as caught:
+        call(monkeypatch, runs[0], "--output", output, "--resamples", 100)
+    assert caught.value.code == 2
+    told = f"--output={output}: has a comparison of other runs, such as {runs[1]}; choose another folder"
+    assert told in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in output.iterdir()} == before
+
+
 def test_a_single_run_is_shown_without_an_interval(monkeypatch, capsys, tmp_path):
     write_run(tmp_path / "a", (0.1, 0.25))
     write_run(tmp_path / "b", (0.1, 0.75), algo="sac")
