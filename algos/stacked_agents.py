@@ -76,6 +76,7 @@ def vectorize_over_agents(agent: Agent, number: int) -> Agent:
         update=update,
         policy_state=jax.vmap(agent.policy_state),
         acting_state=jax.vmap(agent.rollout_policy),
+        after_warm_up=jax.vmap(agent.after_warm_up),
         teach=None if agent.teach is None else teach,
         gamma=None if agent.gamma is None else jax.vmap(agent.gamma),
         hyper=None if agent.hyper is None else hyper,

@@ -299,6 +299,8 @@ class Agent(NamedTuple):
       local: `(state) -> state` with a bool in place of every array: True if the array belongs to the
         environments of one shard (see `algos.collectives`), False if it is the same on every shard.
       explores: whether what is random in `act` only explores, so that the policy that is learnt is `greedy`.
+      after_warm_up: `(state) -> state` with which `act` samples the policy, also where it still takes random
+        actions in the state itself, before learning begins.
     """
 
     init: Callable
@@ -323,6 +325,7 @@ class Agent(NamedTuple):
     digest: str = ""
     answers: Callable | None = None
     explores: bool = False
+    after_warm_up: Callable = lambda state: state
 
     def in_worlds(self, worlds: Mapping[str, PyTree]) -> "Agent":
         """Returns the agent over its world of several, by digest; the agent itself without a world."""

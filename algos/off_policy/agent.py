@@ -203,6 +203,7 @@ def make_replay_agent(
         local=mark_replay,
         asymmetric=observation.critic is not None,
         explores=method.explores,
+        after_warm_up=end_warm_up,
     )
 
 
@@ -235,6 +236,11 @@ def initial_traced_hyper(config: OffPolicySettings, method: OffPolicyMethod) -> 
     given = {name: x for name in config.TRACED if (x := getattr(config, name)) is not None}
     hyper = {name: jnp.float32(x) for name, x in (method.hyper | given).items()}
     return hyper | {name: jnp.int32(getattr(config, name)) for name in config.COUNTS}
+
+
+def end_warm_up(state: OffPolicyState) -> OffPolicyState:
+    """Returns the state as if the transitions of the warm-up had been seen; see `Agent.after_warm_up`."""
+    return state.replace(seen=jnp.maximum(state.seen, state.hyper["learning_starts"]))
 
 
 def keep_policy(method: OffPolicyMethod, state: OffPolicyState) -> OffPolicyState:

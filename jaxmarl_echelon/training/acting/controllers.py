@@ -82,8 +82,13 @@ def from_space(space: Space, action: jax.Array) -> jax.Array:
     return action[..., None] if isinstance(space, Discrete) else action
 
 
-def make_learner_controller(agent: Agent, role: Role, policy: str, *, greedy: bool) -> Controller:
-    """Builds the controller of the learner named `policy`: sampled actions with extras, or greedy actions."""
+def make_learner_controller(
+    agent: Agent, role: Role, policy: str, *, greedy: bool, warms_up: bool = True
+) -> Controller:
+    """Builds the controller of the learner named `policy`: sampled actions with extras, or greedy actions.
+
+    Without `warms_up` it samples the policy also where the learner still takes random actions.
+    """
 
     def init(num_envs):
         return agent.initial_carry((num_envs, role.size))
@@ -96,6 +101,7 @@ def make_learner_controller(agent: Agent, role: Role, policy: str, *, greedy: bo
             extras = None
         else:
             obs = learner_observations(agent, view.time, role.name)
+            state = state if warms_up else agent.after_warm_up(state)
             action, carry, extras = agent.act(
                 state, collectives.fold_shard_into_key(key), obs, carry, reset, mask
             )

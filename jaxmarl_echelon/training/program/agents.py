@@ -307,7 +307,9 @@ def load_frozen_policy(config: RunConfig, role: str, path: str, where: str, agen
     like = jax.eval_shape(lambda key: agent.policy_state(agent.init(key)), jax.random.key(0))
     # Only the actor is used, which takes no critic observations.
     agent = agent._replace(asymmetric=False)
-    return FrozenPolicy(agent, checkpoints.restore_state(folder, like, f".policies[{learnt!r}]"))
+    return FrozenPolicy(
+        agent, agent.after_warm_up(checkpoints.restore_state(folder, like, f".policies[{learnt!r}]"))
+    )
 
 
 def make_controllers(
@@ -328,8 +330,8 @@ def make_controllers(
       frozen: the frozen policies.
       greedy: whether networks act deterministically instead of sampling; with imperfect information
         (`EnvSpec.hidden`) they always sample.
-      explore: whether learners that only explore by sampling (`Agent.explores`) sample like the others, as in
-        training; frozen policies never explore.
+      explore: whether learners that only explore by sampling (`Agent.explores`) sample like the others, and
+        those in their warm-up act at random, as in training; frozen policies never do.
     """
     acting = agents | {role: policy.agent for role, policy in frozen.items()}
     result = {}
@@ -345,7 +347,7 @@ def make_controllers(
             # Exploration is for learning: it is no part of a policy that is frozen or evaluated.
             modes = modes or (acting[policy].explores and (policy in frozen or not explore))
             result[role.name] = controllers.make_learner_controller(
-                acting[policy], single_seat_role(env, role), policy, greedy=modes
+                acting[policy], single_seat_role(env, role), policy, greedy=modes, warms_up=explore
             )
         else:
             policy = controllers.find_script(env, role.name, name)

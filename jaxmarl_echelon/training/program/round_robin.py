@@ -119,7 +119,7 @@ def make_bank_controller(agent: Agent, role: Role, bank: PyTree) -> Controller:
     """Builds a controller of P equal groups of environments, each with a policy of `bank [P, ...]`."""
     agent = agent._replace(asymmetric=False)
     # Sampled actions, but no exploration, of which earlier policies would have more than later ones.
-    past = controllers.make_learner_controller(agent, role, "", greedy=agent.explores)
+    past = controllers.make_learner_controller(agent, role, "", greedy=agent.explores, warms_up=False)
     met = Opponents(None, bank, jnp.arange(jax.tree.leaves(bank)[0].shape[0]), ())
 
     def act(key, _state, carry, view, reset):

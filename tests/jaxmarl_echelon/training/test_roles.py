@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 
 from algos.off_policy.dqn import DQNConfig
 from algos.off_policy.learning import flatten_transition, store_decision
+from algos.off_policy.sac import SACConfig
 from algos.off_policy.td3 import TD3Config
 from algos.on_policy.ppo import PPOConfig
 from algos.types import ObservationSpec
@@ -357,6 +358,41 @@ def test_evaluations_with_hidden_information_sample_policies_and_do_not_explore(
     assert evaluate.judging_spec(program).hidden
     alone = make_program(dataclasses.replace(run, algos={}, controllers={}))
     assert not evaluate.judging_spec(alone).hidden
+
+
+class CovertTarget(probes.ContinuousTarget):
+    """A game with hidden information and continuous actions."""
+
+    @property
+    def spec(self):
+        return dataclasses.replace(super().spec, hidden=True)
+
+
+def test_evaluations_with_hidden_information_sample_policies_in_their_warm_up():
+    """The policy is all but deterministic; the actions of the warm-up are uniform."""
+    algo = SACConfig(widths=(8,), horizon=8, initial_std=0.01, log_std_min=-5.0)
+    run = on_a_duel(env=CovertTarget(), algo=algo)
+    program = make_program(run)
+    (own,), role = program.agents.values(), run.env.spec.role(probes.ROLE)
+    acting = {
+        "evaluated": program.controllers(program.place(None))[probes.ROLE],
+        "training": make_controllers(run, run.env, program.agents, {}, greedy=False)[probes.ROLE],
+    }
+
+    @jax.jit
+    def act(key):
+        state = own.policy_state(own.init(key))
+        begun = start_episodes(run.env, key, lambda _key: EpisodeTask(run.env.default_params()), 256)
+        view, reset = ControllerView(begun.env, begun.params, begun.time), jnp.ones(256, bool)
+        given = {name: one.act(key, state, (), view, reset)[1] for name, one in acting.items()}
+        bank = make_bank_controller(own, role, jax.tree.map(lambda x: jnp.stack([x, x]), state))
+        given["bank"] = bank.act(key, None, (), view, reset)[1]
+        best = own.greedy(state, begun.time.obs[probes.ROLE], (), None, None)[0]
+        return given, to_space(role.action, best)
+
+    given, best = jax.device_get(act(jax.random.key(0)))
+    away = {name: np.abs(action - best).max() for name, action in given.items()}
+    assert away["training"] > 1.0 and 0.0 < away["evaluated"] < 0.2 and 0.0 < away["bank"] < 0.2
 
 
 @pytest.mark.thorough
