@@ -113,13 +113,13 @@ def require_free(path: Path) -> None:
 
 
 @contextmanager
-def lock_run_folders(folders: Iterable[Path]) -> Iterator[None]:
+def lock_run_folders(folders: Iterable[Path], key: str = run_lock.PLACE) -> Iterator[None]:
     """Holds the locks of run folders in process 0, see `run_lock.hold_locks`; errors reach every process."""
     refused = ""
     with ExitStack() as stack:
         if processes.is_first_process():
             try:
-                stack.enter_context(run_lock.hold_locks(folders))
+                stack.enter_context(run_lock.hold_locks(folders, key))
             except run_lock.LockedError as error:
                 refused = str(error)
         if refused := processes.broadcast_first(refused):

@@ -18,6 +18,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 NAME = "run.lock"
+# Setting that chooses the folder of a run.
+PLACE = "output_dir"
 BEAT, PATIENCE = 15.0, 50.0
 # Windows constants: access right to wait for a process, status of a running process, and an error code.
 SYNCHRONIZE, WAIT_TIMEOUT, ACCESS_DENIED = 0x00100000, 0x102, 5
@@ -28,28 +30,34 @@ class LockedError(ValueError):
 
 
 @contextmanager
-def hold_locks(folders: Iterable[Path]) -> Iterator[None]:
+def hold_locks(folders: Iterable[Path], key: str = PLACE) -> Iterator[None]:
     """Holds the locks of run folders; creates missing folders.
 
+    Args:
+      folders: the folders.
+      key: setting or option that chose them, for messages.
+
     Raises:
-      LockedError: one line, if another process holds one of the locks, or a folder cannot be created; then no
-        lock is held.
+      LockedError: one line, if another process holds one of the locks, or a folder or its lock cannot be
+        created; then no lock is held.
     """
     with ExitStack() as stack:
         for folder in folders:
-            stack.enter_context(_held(folder))
+            stack.enter_context(_held(folder, key))
         yield
 
 
 @contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise LockedError(f"output_dir: cannot create {folder}: {error.strerror}") from None
+def _held(folder: Path, key: str) -> Iterator[None]:
     lock, ended = folder / NAME, threading.Event()
     mine = {"host": socket.gethostname(), "process": os.getpid(), "started": process_start_time(os.getpid())}
-    _acquire_lock(lock, mine)
+    made = folder
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        made = lock
+        _acquire_lock(lock, mine)
+    except OSError as error:
+        raise LockedError(f"{key}: cannot create {made}: {error.strerror}") from None
     beats = threading.Thread(target=_beat, args=(lock, mine, ended), daemon=True)
     beats.start()
     try:

@@ -14,7 +14,7 @@ import yaml
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from jaxmarl_echelon import command_line, optional_packages, processes, run_folders
+from jaxmarl_echelon import command_line, optional_packages, processes, run_folders, run_lock
 from jaxmarl_echelon.config_keys import plain_config
 from jaxmarl_echelon.config_sources import MAIN, Sources
 from jaxmarl_echelon.envs import contract
@@ -282,8 +282,7 @@ def main() -> None:
         command = given_command(arguments)
     search = Search(command)
     folder = arguments.output or search.folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    with run_folders.lock_run_folders((folder,)):
+    with run_folders.lock_run_folders((folder,), "--output" if arguments.output else run_lock.PLACE):
         command.write(folder / COMMAND)
         status = search.run(folder)
     say_how_to_go_on(folder, status, command.sources)

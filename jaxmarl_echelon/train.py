@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from algos.on_policy.update_sizes import UpdateSizes
-from jaxmarl_echelon import checkpoints, command_line, optional_packages, processes, run_folders
+from jaxmarl_echelon import checkpoints, command_line, optional_packages, processes, run_folders, run_lock
 from jaxmarl_echelon.command_line import AUTO, PACKAGED
 from jaxmarl_echelon.config_keys import plain_config, unknown_key_message
 from jaxmarl_echelon.config_sources import MAIN, Sources
@@ -61,13 +61,18 @@ OPTIONS = ("--cfg", "--package", "--config-dir", "--config-name")
 
 
 def start_run(
-    config: DictConfig, choices: dict[str, str], sources: Sources = PACKAGED, folder: Path | None = None
+    config: DictConfig,
+    choices: dict[str, str],
+    sources: Sources = PACKAGED,
+    folder: Path | None = None,
+    key: str = run_lock.PLACE,
 ) -> dict[str, Any]:
     """Starts a new run, or a group of runs, from a composed configuration; returns its summary.
 
     Args:
       config, choices, sources: as composed.
       folder: the run's folder; None for a new one.
+      key: setting or option that chose where it lies, for messages.
     """
     processes.join_processes(config.distributed)
     tracker = make_tracker(config)
@@ -79,7 +84,7 @@ def start_run(
         folder = command_line.new_run_folder(config, choices, stamp)
     for line in command_line.tuning_lines(config, choices, sources) if processes.is_first_process() else ():
         print(line)
-    return execute_job(job, folder, tracker)
+    return execute_job(job, folder, tracker, key=key)
 
 
 def configured_devices(config: DictConfig) -> DeviceLayout:
@@ -147,7 +152,7 @@ def resume_run(
     )
     # Restored here as a test, so that an unreadable checkpoint raises before files are written.
     job.restore(checkpoint)
-    return execute_job(job, folder, tracker, checkpoint)
+    return execute_job(job, folder, tracker, checkpoint, "resume" if name is None else run_lock.PLACE)
 
 
 def continue_or_start(
@@ -241,7 +246,9 @@ def read_job(config: DictConfig, choices: dict[str, str], layout: DeviceLayout =
     return Job(resolved, alone, restore, needed, (), plans, layout, held, store, run.steps)
 
 
-def execute_job(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None = None) -> dict[str, Any]:
+def execute_job(
+    job: Job, folder: Path, tracker: Tracker, checkpoint: Path | None = None, key: str = run_lock.PLACE
+) -> dict[str, Any]:
     """Runs the loop and returns its summary.
 
     Process 0 writes the configuration, the summary and the plots to the folder.
@@ -251,13 +258,14 @@ def execute_job(job: Job, folder: Path, tracker: Tracker, checkpoint: Path | Non
       folder: the folder of the results.
       tracker: receives the metrics.
       checkpoint: checkpoint to continue from; if it is in another run, that run is copied first.
+      key: setting or option that chose the folder, for messages.
 
     Raises:
-      LockedError: if another process is writing into the folder.
+      LockedError: if another process is writing into the folder, or it cannot be created.
     """
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
     run_folders.require_shared(folder)
-    with run_folders.lock_run_folders((folder, *(folder / name for name in job.members))):
+    with run_folders.lock_run_folders((folder, *(folder / name for name in job.members)), key):
         if checkpoint is not None and run_folders.run_of(checkpoint) != folder:
             checkpoint = run_folders.copy_run(checkpoint, folder)
         return execute_locked_job(job, folder, tracker, checkpoint, missing)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -79,6 +80,17 @@ def test_faster_process_keeps_a_lock_that_two_take_over(tmp_path):
     lock.write_text("of the faster one")
     run_lock._set_aside(lock, "of the dead one")
     assert lock.read_text() == "of the faster one" and os.listdir(tmp_path) == [run_lock.NAME]
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), OSError(28, "No space left")])
+def test_a_lock_that_cannot_be_created_is_one_line_with_what_chose_the_folder(tmp_path, monkeypatch, error):
+    def fails(*_):
+        raise error
+
+    monkeypatch.setattr(run_lock, "_acquire_lock", fails)
+    told = f"resume: cannot create {tmp_path / run_lock.NAME}: {error.strerror}"
+    with pytest.raises(run_lock.LockedError, match=re.escape(told)):
+        run_lock.hold_locks([tmp_path], "resume").__enter__()
 
 
 def test_a_run_does_not_begin_in_a_folder_that_is_in_use(tmp_path):

@@ -207,6 +207,8 @@ def test_best_settings_keep_groups_and_nested_values(tmp_path):
         ([*TINY, "--measure", "avg_rewrad"], "--measure=avg_rewrad: no column of eval.csv; allowed: avg_"),
         (["--output", "nowhere"], "--output=nowhere: no search to continue; a new one needs sweep="),
         ([*TINY, "--output", "/"], "--output=/: exists, and is no folder of a search"),
+        ([*TINY, "--output", "/proc/x/y"], "--output: cannot create /proc/x/y: "),
+        ([*TINY, "output_dir=/proc/x"], "output_dir: cannot create /proc/x/gymnax_CartPole-v1/"),
     ],
 )
 def test_wrong_searches_are_refused_in_one_line(monkeypatch, arguments, message):
