@@ -220,7 +220,7 @@ def _spec(interface: BattleInterface, reward: Reward, limit: int) -> EnvSpec:
     ending = results.Result("ending", kind="code", labels=ENDINGS)
     return EnvSpec(
         name="echelon",
-        version=5,
+        version=6,
         roles=tuple(Role(team, count, observation, action, score, critic) for team, count, score in sides),
         decision_period=PERIOD,
         episode_limit=limit,

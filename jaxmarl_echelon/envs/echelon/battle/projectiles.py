@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from jaxmarl_echelon.envs.echelon.battle import damage, vectors
 from jaxmarl_echelon.envs.echelon.battle.damage import Effects
@@ -29,7 +30,7 @@ from jaxmarl_echelon.envs.echelon.battle.unit_tables import (
     WEAPONS,
 )
 from physics.line_of_sight import find_first_voxel, is_sight_clear
-from physics.sparse_batch import ActiveEntries, compute_where, fold_active
+from physics.sparse_batch import ActiveEntries, any_in_batch, compute_where, fold_active
 from physics.voxels import box_collides
 
 AMS_RANGE, AMS_CHANCE = 5.5, 0.6
@@ -246,17 +247,34 @@ def _record(impacts: Impacts, shots: _Shots, ends: _Ends) -> Impacts:
 def _intercept(scene, mechs, ready, shots: _Shots, draws) -> tuple[jax.Array, jax.Array]:
     """Returns bool `[Q]`, missiles shot down, and bool `[M]`, mechs still ready to intercept.
 
-    Each defender in range tries in turn: one geometric draw selects the one that succeeds, if any.
+    At one missile after the other each defender in range that is still ready tries in turn: one geometric
+    draw per missile selects the one that succeeds, if any.
     """
     apart = mechs.position - shots.position[:, None]
     near = vectors.squared_length(apart) <= AMS_RANGE**2
     defends = near & ready & (shots.kind == MISSILE)[:, None] & _enemies(scene, shots.shooter)
-    before = _counted_before(defends)
     draw = draws[shots.shooter, shots.place % len(TUBES)]
     failures = jnp.floor(jnp.log1p(-draw) / np.log(1 - AMS_CHANCE))[:, None]
-    succeeds = defends & (before == failures)
-    earliest = succeeds & (_counted_before(succeeds.T).T == 0)
-    return earliest.any(-1), ready & ~earliest.any(0)
+
+    def shoot(spent):
+        free = defends & ~spent
+        return free & (_counted_before(free) == failures)
+
+    def spend(succeeds):
+        return _counted_before(succeeds.T).T > 0
+
+    def settle(loop):
+        spent = spend(loop[0])
+        succeeds = shoot(spent)
+        return succeeds, jnp.any((spend(succeeds) != spent) & defends)
+
+    # Who has succeeded at an earlier missile does not try at later ones. Every pass settles at least one more
+    # missile; where no two missiles have a defender in common, as mostly, there is none to be made.
+    first = shoot(jnp.zeros_like(defends))
+    succeeds, _ = lax.while_loop(
+        lambda loop: any_in_batch(loop[1]), settle, (first, jnp.any(spend(first) & defends))
+    )
+    return succeeds.any(-1), ready & ~succeeds.any(0)
 
 
 def _counted_before(mask: jax.Array) -> jax.Array:

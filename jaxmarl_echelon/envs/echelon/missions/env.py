@@ -267,7 +267,7 @@ def _spec(interface: BattleInterface, frame: MissionLimits, limit: int) -> EnvSp
     )
     return EnvSpec(
         name="echelon_missions",
-        version=7,
+        version=8,
         roles=tuple(roles),
         decision_period=PERIOD,
         episode_limit=limit,
