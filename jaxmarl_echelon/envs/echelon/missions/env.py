@@ -179,6 +179,8 @@ class EchelonMissions(Environment):
         """Advances one decision of 0.25 s; both teams act at once."""
         battle_params = self.battle_params(state.scenario, params)
         parsed = self.interface.parse_actions(state.echelon, actions)
+        # The key is also that of sampled credit, which folds a constant far above the counters of the
+        # battle's numbers into it (`assign_credit`): their streams do not overlap.
         after = self.interface.decide(key, state.echelon, parsed, battle_params)
         senses = self.interface.sense(after.battle, battle_params)
         status = parsed.commands[:, commands.STATUS_REPORT]
