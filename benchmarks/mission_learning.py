@@ -15,6 +15,7 @@ import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ from jaxmarl_echelon.tracking.statistics import student_interval
 from jaxmarl_echelon.training.acting import controllers
 from jaxmarl_echelon.training.acting.random_streams import Stream, run_key, stream_key
 from jaxmarl_echelon.training.host.group_members import BASELINE
+from jaxmarl_echelon.training.program.program import Program
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -139,9 +141,8 @@ def variant_of(member: Path) -> str:
     return variant if mark else "all"
 
 
-def play_all(members: list[Path], episodes: int) -> tuple[dict, dict]:
-    """Returns the members' scores by variant and checkpoint (or by script), and the members' reports."""
-    *_, program, like = run_loading.load_run(str(members[0]), CHECKPOINTS[0])
+def make_player(program: Program, episodes: int) -> Callable:
+    """Returns `(number, state, seed) -> (scores, reports)` of a policy (0) or of script `number - 1`."""
     verbs, world = program.env.registry.names, program.world
 
     @jax.jit
@@ -164,25 +165,32 @@ def play_all(members: list[Path], episodes: int) -> tuple[dict, dict]:
         result = jax.device_get(play(jnp.int32(number), state, stream_key(seed, Stream.FINAL)))
         return scores_of(result.results, verbs), reliability(result.frames)
 
-    scores, reports = {}, {}
-    for member in members:
+    return played
+
+
+def play_all(members: list[Path], episodes: int) -> tuple[dict, dict]:
+    """Returns the members' scores by variant and checkpoint (or by script), and the members' reports.
+
+    Every variant plays in its own environment, with one compiled program for its seeds; untrained policies
+    and scripts play in that of the first one.
+    """
+    scores, reports, seeds, first, program = {}, {}, set(), None, None
+    for member, run in zip(members, run_loading.load_members(members, CHECKPOINTS[0]), strict=True):
+        if run.program is not program:
+            program, played = run.program, make_player(run.program, episodes)
+            first = (program, played) if first is None else first
+        seeds.add(run.config.seed)
         variant = variant_of(member)
         for name in CHECKPOINTS:
             folder = checkpoints.find_checkpoint(member, name)
-            seed = checkpoints.read_metadata(folder)["config"]["seed"]
-            state = checkpoints.restore_state(folder, jax.eval_shape(lambda: like))
-            score, pairs = played(0, state, seed)
+            state = checkpoints.restore_state(folder, jax.eval_shape(lambda run=run: run.state))
+            score, pairs = played(0, state, run.config.seed)
             scores.setdefault((variant, name), []).append(score)
             reports.setdefault((variant, name), []).append(pairs)
             print(member.name, name, f"mission {score['mission']:.3f}", flush=True)
-    seeds = sorted(
-        {
-            checkpoints.read_metadata(checkpoints.find_checkpoint(m, "latest"))["config"]["seed"]
-            for m in members
-        }
-    )
-    fresh = jax.jit(lambda key: program.policy(program.init(key, world=world)))
-    for seed in seeds:
+    program, played = first
+    fresh = jax.jit(lambda key: program.policy(program.init(key, world=program.world)))
+    for seed in sorted(seeds):
         state = fresh(run_key(seed))
         scores.setdefault(("untrained", ""), []).append(played(0, state, seed)[0])
         for number, name in enumerate(SCRIPTS, 1):
