@@ -206,9 +206,12 @@ class RunLoop:
         reports = jax.device_get(reports)
         metrics = self.reports(reports, time.perf_counter() - begin)
         names, updates = [], self.progress.updates
-        if updates % self.config.eval_every == 0 or updates == self.config.updates:
+        last = updates == self.config.updates
+        if updates % self.config.eval_every == 0 or last:
             state, names = self._assess(state)
-        if updates % self.config.checkpoint_every == 0:
+        # Training scores count only where a checkpoint is written anyway: early in a run almost every update
+        # is the best so far, and a checkpoint of each would take longer than the update.
+        if updates % self.config.checkpoint_every == 0 or last:
             names += ["latest", *self.training_scores(state, metrics)]
         self.flush()
         self.save(state, names)

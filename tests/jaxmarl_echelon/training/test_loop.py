@@ -291,6 +291,12 @@ def test_the_first_episodes_do_not_make_the_best_checkpoint_of_training(whole, t
     assert "best_training" in whole[1]["best"]
 
 
+def test_the_last_update_counts_for_the_best_checkpoint_of_training(tmp_path):
+    run_otherwise(tmp_path / "rare", checkpoint_every=100)
+    facts = checkpoints.read_metadata(checkpoints.find_checkpoint(tmp_path / "rare", "best_training"))
+    assert facts["updates"] == configure().updates and facts["progress"]["best"]["best_training"]
+
+
 def test_a_run_without_references_has_none_in_its_summary(whole):
     assert "references" not in whole[1]
 
