@@ -6,7 +6,7 @@ Adds the replay of an episode. The run may still be going on.
 import argparse
 from pathlib import Path
 
-from jaxmarl_echelon import checkpoints, command_line, evaluate, run_loading
+from jaxmarl_echelon import actor_scores, checkpoints, command_line, run_loading
 from jaxmarl_echelon.reporting.learning_curve import draw_learning_curve
 from jaxmarl_echelon.reporting.recorded_runs import find_members, read_run
 from jaxmarl_echelon.reporting.run_page import REPLAY, find_replay, write_report
@@ -63,8 +63,8 @@ def play_replay(folder: Path, checkpoint: str, path: Path) -> None:
     viewer = program.env.viewer
     if viewer is None:
         raise ValueError(f"{program.env.spec.name} has no viewer")
-    recorded = evaluate.record_episodes(program, config, state, whole_seat_rounds(program.env, EPISODES))
-    viewer.replay(path, recorded, evaluate.select_episode(program, recorded))
+    recorded = actor_scores.record_episodes(program, config, state, whole_seat_rounds(program.env, EPISODES))
+    viewer.replay(path, recorded, actor_scores.select_episode(program, recorded))
 
 
 def script() -> None:

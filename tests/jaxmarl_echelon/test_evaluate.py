@@ -19,7 +19,7 @@ from rich.console import Console
 from sketched import train_sketched
 
 from algos.on_policy.ppo import PPOConfig
-from jaxmarl_echelon import checkpoints, command_line, evaluate
+from jaxmarl_echelon import actor_scores, checkpoints, command_line, evaluate
 from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.curricula.phased import phased_curriculum
 from jaxmarl_echelon.tracking import tables
@@ -148,7 +148,7 @@ def test_the_ladder_has_the_tasks_of_the_configuration_and_the_progress_of_the_c
     trained = curriculum(1.0).init()
     trained = trained.replace(course=trained.course.replace(stage=np.int32(1)))
     program = SimpleNamespace(curriculum=curriculum(7.0))
-    made, course = evaluate.ladder_course(program, SimpleNamespace(curriculum=trained))
+    made, course = actor_scores.ladder_course(program, SimpleNamespace(curriculum=trained))
     levels = [float(made.stage_params(course, index)["level"]) for index in range(2)]
     assert levels == [0.0, 7.0] and course.course.stage == 1
 
@@ -170,13 +170,13 @@ def test_the_untrained_policy_replaces_only_the_scored_learner(monkeypatch):
     config = duel_run({"red": "learner"})
     program, seen = make_program(config), []
     state = jax.jit(lambda key: program.policy(program.init(key)))(run_key(7))
-    monkeypatch.setattr(evaluate.compiler, "jit_evaluation", lambda _play: play)
+    monkeypatch.setattr(actor_scores.compiler, "jit_evaluation", lambda _play: play)
 
     def play(number, policies, *_):
         seen.append((number, policies))
         return SimpleNamespace(replace=lambda **_: None)
 
-    played = evaluate.play_actors(program, config, state, 2, baselines=True)
+    played = actor_scores.play_actors(program, config, state, 2, baselines=True)
     assert list(played) == ["trained policy", "untrained policy"]
     (_, trained), (_, untrained) = seen
     chex.assert_trees_all_equal(trained, state.policies)
@@ -196,9 +196,9 @@ def test_a_later_learner_is_judged_by_its_own_score():
     acting = {role: controllers.make_script_controller(one) for role, one in acting.items()}
     play = jax.jit(lambda key, params: evaluation.play_episodes(config.env, acting, {}, key, params))
     played = play(jax.random.key(0), {"pay": np.ones(4, np.float32)})
-    rows = {"trained policy": evaluate.evaluation_scores(program, played)}
-    assert evaluate.select_episode(program, played) == 0
+    rows = {"trained policy": actor_scores.evaluation_scores(program, played)}
+    assert actor_scores.select_episode(program, played) == 0
     console = Console(width=120, record=True, file=StringIO())
-    for table in tables.actor_tables(rows, 4, evaluate.judging_spec(program)):
+    for table in tables.actor_tables(rows, 4, actor_scores.judging_spec(program)):
         console.print(table)
     assert "red_success [95 %]" in (said := console.export_text()) and "1.00 [0.51, 1.00]" in said

@@ -16,7 +16,7 @@ from marked import thorough
 from omegaconf import OmegaConf
 
 from algos.on_policy.ppo import PPOConfig
-from jaxmarl_echelon import checkpoints, command_line, evaluate
+from jaxmarl_echelon import actor_scores, checkpoints, command_line
 from jaxmarl_echelon.config_keys import plain_config
 from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.envs.base import ScriptedPolicy
@@ -178,7 +178,7 @@ def test_checkpoints_of_a_variant_name_the_one_on_whose_task_it_was_scored(train
         for member in MEMBERS
     }
     assert facts["baseline"]["scored_on"] is None and facts["unpaid"]["scored_on"] == "baseline"
-    said = {name: evaluate.compare_scores(one, one["scores"]) for name, one in facts.items()}
+    said = {name: actor_scores.compare_scores(one, one["scores"]) for name, one in facts.items()}
     assert said["baseline"].endswith("reproduced exactly") and said["unpaid"].endswith("task of baseline")
 
 

@@ -17,7 +17,7 @@ from compiled_once import Once
 from marked import thorough
 
 from algos.on_policy.ppo import PPOConfig
-from jaxmarl_echelon import checkpoints, evaluate
+from jaxmarl_echelon import actor_scores, checkpoints
 from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.envs.base import ScriptedPolicy
 from jaxmarl_echelon.tracking.base import Sink, Tracker
@@ -173,7 +173,7 @@ def test_a_signal_saves_and_ends_the_run(tmp_path, number):
     assert summary["status"] == "stopped" and summary["env_steps"] == 3 * 64
     facts = checkpoints.read_metadata(checkpoints.find_checkpoint(tmp_path / "run", "latest"))
     assert facts["step"] == 3 * 64 and facts["scored_at"] == summary["last_eval_step"] == 2 * 64
-    assert evaluate.compare_scores(facts, facts["scores"]).endswith("but the one of 128 steps")
+    assert actor_scores.compare_scores(facts, facts["scores"]).endswith("but the one of 128 steps")
     assert json.loads((tmp_path / "run" / "summary.json").read_text()) == summary
 
 
@@ -190,10 +190,12 @@ def test_the_score_of_the_best_checkpoint_is_reproduced_exactly(whole, tmp_path,
     _, assessment = jax.jit(program.assess)(state, stream_key(config.seed, Stream.EVALUATION))
     values = run_record.evaluation_values(assessment.scalars, assessment.result, config.env.spec)
     facts = checkpoints.read_metadata(folder)
-    assert values == facts["scores"] and evaluate.compare_scores(facts, values).endswith(
+    assert values == facts["scores"] and actor_scores.compare_scores(facts, values).endswith(
         "is reproduced exactly"
     )
-    assert evaluate.compare_scores(facts, values | {"eval_agg/avg_reward": 9.0}).endswith("is NOT reproduced")
+    assert actor_scores.compare_scores(facts, values | {"eval_agg/avg_reward": 9.0}).endswith(
+        "is NOT reproduced"
+    )
     assert [values["eval_agg/success_rate"], values["eval_agg/avg_reward"]] == summary["best"]["best_eval"]
     latest = checkpoints.find_checkpoint(run_folder, "latest")
     state = checkpoints.restore_state(latest, jax.eval_shape(program.init, jax.random.key(0)))

@@ -19,7 +19,7 @@ from algos.off_policy.sac import SACConfig
 from algos.off_policy.td3 import TD3Config
 from algos.on_policy.ppo import PPOConfig
 from algos.types import ObservationSpec
-from jaxmarl_echelon import checkpoints, evaluate
+from jaxmarl_echelon import actor_scores, checkpoints
 from jaxmarl_echelon.command_line import compose_config, normalize_overrides
 from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.envs.episodes import EpisodeTask, start_episodes
@@ -355,9 +355,9 @@ def test_evaluations_with_hidden_information_sample_policies_and_do_not_explore(
         np.testing.assert_array_equal(given[name]["blue"], best["blue"], err_msg=name)
     assert (given["training"]["blue"] != best["blue"]).mean() > 0.25
     assert (given["evaluated"]["red"] != best["red"]).mean() > 0.25
-    assert evaluate.judging_spec(program).hidden
+    assert actor_scores.judging_spec(program).hidden
     alone = make_program(dataclasses.replace(run, algos={}, controllers={}))
-    assert not evaluate.judging_spec(alone).hidden
+    assert not actor_scores.judging_spec(alone).hidden
 
 
 class CovertTarget(probes.ContinuousTarget):
