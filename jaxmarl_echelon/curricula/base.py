@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr
 
 from algos.types import PyTree
-from jaxmarl_echelon.envs.episodes import EpisodeTask
+from jaxmarl_echelon.envs.episodes import EpisodeEvents, EpisodeTask, Finished, start_episodes
 
 
 class Curriculum(NamedTuple):
@@ -75,6 +76,39 @@ def constant_curriculum(env, evaluation: dict | None = None) -> Curriculum:
         evaluation=lambda _state: jax.tree.map(jnp.asarray, scored),
         retasked=lambda _state, fresh: fresh,
     )
+
+
+def trace_episodes(curriculum: Curriculum, env, episodes: int) -> EpisodeEvents:
+    """Returns the shapes and types of the starts and ends of episodes `[E]` of an environment."""
+
+    def begin(key):
+        state, here = curriculum.init(), jnp.zeros(episodes, bool)
+        begun = start_episodes(env, key, lambda one: curriculum.draw(one, state), episodes)
+        sums = begun.running.tree.sums
+        parts = sums.present, sums.episode_return, sums.length, sums.results
+        return EpisodeEvents(here, begun.tags, here, Finished(here, *parts, tags=begun.tags))
+
+    return jax.eval_shape(begin, jax.random.key(0))
+
+
+def trace_curriculum(curriculum: Curriculum, flow: EpisodeEvents) -> ClosedJaxpr:
+    """Traces what a curriculum does with its state: a draw, an update, an evaluation, and what it reports.
+
+    Args:
+      curriculum: the curriculum.
+      flow: from `trace_episodes`, also for a curriculum of the same states.
+    """
+
+    def go(key, state, tickets, flow):
+        drawn = curriculum.draw(key, state)
+        state, tickets = curriculum.update(state, tickets, jax.tree.map(lambda x: x[None], flow))
+        state = curriculum.evaluated(state, jnp.float32(0.5), flow.finished)
+        stage = curriculum.stage(state)
+        own = curriculum.stage_params(state, stage) if curriculum.stage_params else None
+        return drawn, state, tickets, stage, own, curriculum.metrics(state)
+
+    state, tickets = jax.eval_shape(lambda: (curriculum.init(), curriculum.tickets(flow.over.shape[0])))
+    return jax.make_jaxpr(go)(jax.random.key(0), state, tickets, flow)
 
 
 def tasks_differ(ours: PyTree, theirs: PyTree) -> jax.Array:

@@ -8,8 +8,10 @@ import jax
 from omegaconf import DictConfig, OmegaConf
 
 from jaxmarl_echelon.config_keys import flatten_leaves, plain_config
+from jaxmarl_echelon.curricula.base import trace_curriculum, trace_episodes
 from jaxmarl_echelon.envs import check_env
 from jaxmarl_echelon.envs.base import Environment
+from jaxmarl_echelon.envs.episodes import EpisodeEvents
 from jaxmarl_echelon.selfplay.matchmaking import MIRROR
 from jaxmarl_echelon.training.config import build, input_files, search_space
 from jaxmarl_echelon.training.config.build import TASK, change_settings
@@ -82,7 +84,7 @@ def expand_members(
     several = bool(drawn) or any(config.get(key) for key in VARYING)
     if samples is None:
         require_varying_keys(config, base, drawn)
-    result, played = [], None
+    result, played, flow = [], None, None
     for variant, chosen in read_variants(config, drawn).items():
         changes = chosen | following_changes(config, chosen)
         require_numbers_only(config, base, variant, changes, drawn=variant in drawn)
@@ -96,6 +98,9 @@ def expand_members(
             if env is None and any(key.startswith("env.") for key in changes):
                 played = played or check_env.trace_decision(base.env, base.env.default_params())
                 require_same_program(f"variants.{variant}: {dict(changes)}", base.env, run.env, played)
+            if env is None and any(key.startswith("curriculum.") for key in changes):
+                flow = flow or trace_episodes(base.curriculum(base.env), base.env, base.eval_episodes)
+                require_same_rules(f"variants.{variant}: {dict(changes)}", base, run, flow)
             env = run.env
             plain = plain_config(own, choices)
             resolved = input_files.with_absolute_paths(plain, input_files.hash_input_files(run))
@@ -232,6 +237,23 @@ def require_same_program(where: str, base: Environment, other: Environment, play
       played: `check_env.trace_decision` of `base`.
     """
     if not check_env.same_traces(played, check_env.trace_decision(other, base.default_params())):
+        raise ValueError(f"{where}: {NOT_ONLY_NUMBERS}")
+
+
+def require_same_rules(where: str, base: RunConfig, other: RunConfig, flow: EpisodeEvents) -> None:
+    """Raises ValueError if a changed curriculum has other rules than the base, whatever its numbers are.
+
+    The rules belong to the program that all runs share: a table of stages may change both the tasks, which
+    are numbers of the state, and the criteria by which a stage is passed, which are not.
+
+    Args:
+      where: beginning of the message.
+      base, other: the runs without and with the changes.
+      flow: `trace_episodes` of `base`.
+    """
+    ours, theirs = (run.curriculum(run.env) for run in (base, other))
+    traces = (trace_curriculum(one, flow) for one in (ours, theirs))
+    if ours.stages != theirs.stages or not check_env.same_traces(*traces):
         raise ValueError(f"{where}: {NOT_ONLY_NUMBERS}")
 
 

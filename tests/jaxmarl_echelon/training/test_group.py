@@ -1,6 +1,8 @@
 """Seeds and variants as one vmapped program, with a record for each."""
 
+import contextlib
 import csv
+import dataclasses
 import functools
 import json
 import sys
@@ -18,7 +20,8 @@ from omegaconf import OmegaConf
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon import actor_scores, checkpoints, command_line
 from jaxmarl_echelon.config_keys import plain_config
-from jaxmarl_echelon.curricula.base import constant_curriculum
+from jaxmarl_echelon.curricula.base import constant_curriculum, trace_episodes
+from jaxmarl_echelon.curricula.phased import phased_curriculum
 from jaxmarl_echelon.envs.base import ScriptedPolicy
 from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
@@ -371,10 +374,18 @@ DRIVE = ["env=drive", "env.maps=2", "env.eval_maps=1", "env.cache=null", "env.ag
             ["env.lidar_beams=8", "curriculum=spawn", "sweep={curriculum.ema_alpha: uniform(.01,.5)}"],
             "is the same, or no number",
         ),
+        # The criteria belong to the rules, which the runs share; the tasks of the phases would differ.
+        (
+            [
+                *("env.lidar_beams=8", "curriculum=phased13"),
+                "variants={b: {curriculum.common: {settings: {lock_steps: 7}, criteria: {patience: 999}}}}",
+            ],
+            "changes more than numbers",
+        ),
         # The bank's held-out scenes follow those of training.
         ([*DRIVE, "env.kinds={crossing: 1}", "variants={more: {env.maps: 3}}"], "changes more than numbers"),
     ],
-    ids=["names", "delay", "curriculum", "scenes"],
+    ids=["names", "delay", "curriculum", "criteria", "scenes"],
 )
 def test_settings_of_the_program_are_refused(overrides, message):
     typed = [*overrides, "tuning=none", *(["samples=2"] if "sweep" in overrides[-1] else [])]
@@ -382,6 +393,37 @@ def test_settings_of_the_program_are_refused(overrides, message):
     with pytest.raises(ValueError) as caught:
         variants.expand_members(config, choices)
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+class Paying(Paid):
+    """Stages may change what is paid."""
+
+    def task_params(self, settings):
+        return self.default_params() | {name: np.float32(value) for name, value in settings.items()}
+
+
+@pytest.mark.parametrize(
+    ("changes", "refused"),
+    [
+        ({"settings": {"gain": 3.0}}, False),
+        ({"settings": {"gain": 3.0}, "criteria": {"success_rate": 0.2}}, True),
+        ({"settings": {"gain": 3.0}, "mixture": {"rehearsal": 0.1}}, True),
+        ({"settings": {"gain": 3.0}, "name": "other"}, True),
+    ],
+    ids=["task", "criteria", "mixture", "name"],
+)
+def test_variants_of_a_curriculum_change_its_tasks_alone(changes, refused):
+    """All members share the rules of the base, in which other criteria would be ignored."""
+
+    def staged(stage):
+        table = [{"name": "first", "settings": {"gain": 1.0}}, {"name": "second", **stage}]
+        curriculum = functools.partial(phased_curriculum, phases=table)
+        return dataclasses.replace(configure(), env=Paying(1.0), curriculum=curriculum)
+
+    base, other = staged({"settings": {"gain": 2.0}}), staged({"name": "second", **changes})
+    flow = trace_episodes(base.curriculum(base.env), base.env, 4)
+    with pytest.raises(ValueError, match="more than numbers") if refused else contextlib.nullcontext():
+        variants.require_same_rules("variants.other", base, other, flow)
 
 
 def test_a_drawn_number_may_be_rounded_to_that_of_the_base():
