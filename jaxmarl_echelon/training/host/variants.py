@@ -95,10 +95,11 @@ def expand_members(
             name = variant if len(seeds) == 1 else f"{variant}_seed_{seed}"
             name = name if several else f"seed_{seed}"
             run = build.build_run_config(own, env)
-            if env is None and any(key.startswith("env.") for key in changes):
+            touched = set() if env is not None else parts_of_program(changes)
+            if touched & {"env", "reward"}:
                 played = played or check_env.trace_decision(base.env, base.env.default_params())
                 require_same_program(f"variants.{variant}: {dict(changes)}", base.env, run.env, played)
-            if env is None and any(key.startswith("curriculum.") for key in changes):
+            if "curriculum" in touched:
                 flow = flow or trace_episodes(base.curriculum(base.env), base.env, base.eval_episodes)
                 require_same_rules(f"variants.{variant}: {dict(changes)}", base, run, flow)
             env = run.env
@@ -187,6 +188,19 @@ def require_comparable_scores(config: DictConfig, run: RunConfig) -> None:
 def changes_task(changes: Iterable[str]) -> bool:
     """Whether one of the keys belongs to the task."""
     return any(key.partition(".")[0] in TASK for key in changes)
+
+
+def parts_of_program(changes: Mapping[str, Any]) -> set[str]:
+    """Returns the groups of the task whose changes may be more than numbers of the program's state.
+
+    A single weight of a reward cannot. Values may be whole mappings, up to that of a group itself.
+    """
+    groups = {
+        key.partition(".")[0]
+        for key, value in changes.items()
+        if not (key.startswith("reward.") and isinstance(value, int | float))
+    }
+    return groups & set(TASK)
 
 
 def require_numbers_only(

@@ -345,6 +345,7 @@ def test_settings_that_follow_the_learners_do_so_in_a_resumed_run():
         ("variants.odd={env.lidar_beams: 9}", "env.lidar_beams=9: changes more than numbers"),
         ("variants.odd={env.lidar_max_range: 9.0}", "env.lidar_max_range=9.0: is the same, or no number"),
         ("variants.odd={env.car.length: 0.4}", "'env.car.length': 0.4}: changes more than numbers"),
+        ("variants.odd={env: {car: {length: 0.4}}}", "changes more than numbers"),
         ("variants.odd={num_envs: 9}", "num_envs=9: only env, reward, curriculum, algo, algos may differ"),
         ("variants.odd={algo.epochs: 9}", "algo.epochs=9: must be a number of the learner's state: algo."),
         ("variants.odd={algo.clip: 0.2}", "algo.clip=0.2: is the same as without"),
