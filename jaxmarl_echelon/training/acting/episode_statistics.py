@@ -13,6 +13,9 @@ from jaxmarl_echelon.envs.trees import mean_where
 from jaxmarl_echelon.training.acting.state import Recent
 from physics.sparse_batch import locate_active
 
+# Episodes of an update that entered the rolling statistics, where not all do; the host adds them up.
+SCORED = "train/scored_episodes"
+
 
 def recent_columns(spec: EnvSpec) -> tuple[str, ...]:
     """Returns the names of the ring's columns.

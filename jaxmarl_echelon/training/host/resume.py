@@ -327,8 +327,9 @@ def carry_progress(
         number of evaluated episodes differs, the best scores of evaluations are reset.
     """
     files = before.get(input_files.KEY) or {}
+    progress = {"scored": progress.get("episodes", 0), **progress}
     if any(changed_settings(before.get(key), after.get(key), files) for key in TASK):
-        return RunProgress(**{**progress, "best": {}, "entered": progress.get("episodes", 0)})
+        return RunProgress(**{**progress, "best": {}, "entered": progress["scored"]})
     carried = RunProgress(**progress)
     # The maximum over estimates from few episodes is biased more than that from many.
     if before.get("eval_episodes") != after.get("eval_episodes"):

@@ -23,6 +23,7 @@ from jaxmarl_echelon.selfplay.report import KINDS, PAST
 from jaxmarl_echelon.tracking.base import RunInfo, Tracker
 from jaxmarl_echelon.tracking.statistics import ScoreSums, score_interval, sum_scores
 from jaxmarl_echelon.training.acting.answer_statistics import TOKENS
+from jaxmarl_echelon.training.acting.episode_statistics import SCORED
 from jaxmarl_echelon.training.config.role_assignment import POOL
 from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.host import selection_score
@@ -41,11 +42,12 @@ class RunProgress:
     Attributes:
       updates: updates done.
       episodes: episodes finished in training.
+      scored: of these, those that entered the rolling statistics; all, in checkpoints of older versions.
       seconds: wall-clock time spent in compiled chunks and evaluations.
       stage: the curriculum's stage.
       forced: number of curriculum advances forced by patience.
-      entered: number of finished episodes when the curriculum's stage was entered, or the run was resumed
-        with another task.
+      entered: value of `scored` when the curriculum's stage was entered, or the run was resumed with another
+        task.
       evaluated: updates done at the last evaluation.
       best: name of a best checkpoint to its score, a list compared lexicographically.
       last_eval: scalars of the last evaluation.
@@ -55,6 +57,7 @@ class RunProgress:
 
     updates: int = 0
     episodes: int = 0
+    scored: int = 0
     seconds: float = 0.0
     stage: int = 0
     forced: int = 0
@@ -146,6 +149,7 @@ class RunRecord:
             self.progress.updates += 1
             metrics = {name: float(values[index]) for name, values in reports.metrics.items()}
             self._episodes({name: values[index] for name, values in reports.episodes.items()})
+            self.progress.scored += int(metrics.pop(SCORED, reports.episodes["number"][index]))
             if reports.entries:
                 self._entries({name: values[index] for name, values in reports.entries.items()})
             metrics["train/episodes"] = float(self.progress.episodes)
@@ -173,7 +177,7 @@ class RunRecord:
             return {}
         stage, before = int(metrics["curriculum/current_stage"]), self.progress.stage
         if stage != before:
-            self.progress.stage, self.progress.entered = stage, self.progress.episodes
+            self.progress.stage, self.progress.entered = stage, self.progress.scored
             success = metrics.get("curriculum/decided_success", math.nan)
             forced = int(metrics.get("curriculum/forced_advances", 0.0))
             onward = "forced: phase" if forced > self.progress.forced else "phase"
@@ -358,9 +362,10 @@ class RunRecord:
         """Whether the rolling window holds only episodes of the current stage and task.
 
         Otherwise successes in an easier stage, or in the task before a resume, would remain the best of the
-        later one forever. Episodes that were running when it was entered must have ended as well.
+        later one forever. Episodes that were running when it was entered must have ended as well. In games
+        against a pool, those that the learner plays against itself are not in the window.
         """
-        since = self.progress.episodes - self.progress.entered
+        since = self.progress.scored - self.progress.entered
         return self.progress.entered == 0 or since >= self.config.window + self.config.num_envs
 
     def improved(self, name: str, score: list[float], above: Sequence[float] = ()) -> list[str]:

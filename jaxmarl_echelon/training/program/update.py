@@ -90,6 +90,7 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
     )
     metrics = said | curriculum.metrics(run.curriculum)
     metrics |= episode_statistics.quarantine_metrics(collected.quarantined)
+    metrics |= {} if collector.seat is None else {episode_statistics.SCORED: scored.number}
     listed = episode_statistics.keep_newest(newest, config.episode_rows)
     return run, _make_report(collector, run, losses, metrics, listed)
 

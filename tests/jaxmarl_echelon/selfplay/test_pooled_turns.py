@@ -25,6 +25,7 @@ from jaxmarl_echelon.selfplay import ratings
 from jaxmarl_echelon.selfplay.pool import LEARNER
 from jaxmarl_echelon.selfplay.ratings import rating_system
 from jaxmarl_echelon.selfplay.settings import PoolSettings
+from jaxmarl_echelon.training.acting.episode_statistics import SCORED
 from jaxmarl_echelon.training.config import build
 from jaxmarl_echelon.training.config.build import RunConfig
 from jaxmarl_echelon.training.opponents import pool_role, seat_rounds
@@ -118,6 +119,7 @@ def test_training_reports_the_learners_own_seat_against_its_own_opponents(run):
         np.testing.assert_allclose(found["train/return"], 2 * np.mean(points) - 1, rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(found["train/episode_length"], np.mean(lengths), rtol=1e-5)
         assert int(found["train/window_episodes"]) == len(points) < 256
+        assert int(found[SCORED]) == met.sum() < met.size
     assert abs(np.mean(points) - 0.5) > 0.005
 
 

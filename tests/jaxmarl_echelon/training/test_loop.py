@@ -320,13 +320,11 @@ def test_a_later_stage_is_better_than_any_success_in_an_earlier_one(tmp_path):
 def test_episodes_of_an_earlier_stage_do_not_make_the_best_checkpoint_of_a_later_one(tmp_path):
     config, program = configure(), make_program(configure())
     staged = program._replace(curriculum=program.curriculum._replace(stages=("easy", "hard")))
-    kept = run_record.RunRecord(
-        config, staged, {}, tmp_path, Tracker({}), run_record.RunProgress(episodes=100)
-    )
+    kept = run_record.RunRecord(config, staged, {}, tmp_path, Tracker({}), run_record.RunProgress(scored=100))
     kept._stage({"curriculum/current_stage": 1})
 
     def score(ended, success):
-        kept.progress.episodes = 100 + ended
+        kept.progress.scored = 100 + ended
         return kept.training_score({"train/window_episodes": 1000.0, "train/success_rate": success})
 
     assert score(0, 1.0) == score(config.window + config.num_envs - 1, 1.0) == []
@@ -343,7 +341,7 @@ def test_episodes_before_a_resume_with_another_task_do_not_make_its_best_checkpo
         return run_record.RunRecord(config, make_program(config), {}, tmp_path, Tracker({}), progress)
 
     def score(kept, ended, success):
-        kept.progress.episodes = 100 + ended
+        kept.progress.scored = 100 + ended
         return kept.training_score({"train/window_episodes": 1000.0, "train/success_rate": success})
 
     changed = resumed({"env": {"gain": 2.0}})

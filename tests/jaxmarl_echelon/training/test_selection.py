@@ -65,11 +65,11 @@ def assessed(record: RunRecord, points: float) -> list[str]:
     return record.assessment(Assessment(scalars, result, jnp.int32(0)), 1.0)
 
 
-def reported(record: RunRecord, **metrics: float) -> dict[str, float]:
-    """The metrics of an update after they were logged."""
+def reported(record: RunRecord, games: int = 0, **metrics: float) -> dict[str, float]:
+    """The metrics of an update, in which so many games ended, after they were logged."""
     metrics |= {"train__quarantined_environments": 0.0}
     found = {name.replace("__", "/"): np.array([value]) for name, value in metrics.items()}
-    return record.reports(Report(found, {"number": np.array([0]), "length": np.zeros((1, 0))}), 1.0)
+    return record.reports(Report(found, {"number": np.array([games]), "length": np.zeros((1, 0))}), 1.0)
 
 
 def test_stages_are_passed_by_the_score_of_a_role_that_learns():
@@ -185,6 +185,22 @@ def test_without_a_score_the_return_of_the_first_learner_counts(tmp_path, learne
         found.append(record.training_score({name: float(x) for name, x in metrics.items()}))
     assert found == [["best_training"], ["best_training"], []]
     assert record.progress.best["best_training"] == [3.0]
+
+
+def test_games_against_itself_do_not_renew_the_window_of_a_learner_in_a_pool(tmp_path):
+    """After a resume with another task: the window holds games against opponents alone."""
+    record = record_of(configured("random", **pooled()), tmp_path)
+    wait = record.config.window + record.config.num_envs
+    facts, (before, after) = {"episodes": 500, "scored": 300}, ({"env": {"stakes": x}} for x in (1, 2))
+    record.progress = carry_progress(facts, before, after)
+    full = {"train__points_rate": 0.7, "train__window_episodes": 256.0}
+
+    def score(games, against_others):
+        return record.training_score(reported(record, games, train__scored_episodes=against_others, **full))
+
+    assert score(2 * wait, 0) == score(wait, wait - 1) == []
+    assert score(1, 1) == ["best_training"]
+    assert record.progress.episodes == 500 + 3 * wait + 1 and record.progress.scored == 300 + wait
 
 
 def test_training_scores_count_once_the_window_is_full_of_games_against_opponents(tmp_path):
