@@ -71,6 +71,7 @@ class RunLoop:
       layout: its devices.
       videos: animations of its evaluations.
       compiled_by: the function that compiles it; `compile_program` if None.
+      resolved: the composed configuration as plain data.
     """
 
     config: RunConfig
@@ -80,6 +81,7 @@ class RunLoop:
     layout: DeviceLayout
     videos: EpisodeVideos
     compiled_by: Callable[..., Compiled] | None = None
+    resolved: dict[str, Any]
 
     def functions(self) -> tuple[Callable, Callable, Callable, tuple]:
         """Returns `init`, `update`, `assess` and the arguments of `init`, see `compile_program`."""
@@ -194,6 +196,10 @@ class RunLoop:
             done = self.progress.updates >= self.config.updates
             more = "; all steps are done, a larger total_env_steps continues" if done else ""
             self.tracker.event(self.step, f"resumed from {resume.name}{more}")
+            before = checkpoints.read_metadata(resume)["config"]
+            lines = resuming.describe_kept_replay(self.config, before, self.resolved)
+            for line in lines if processes.is_first_process() else ():
+                self.tracker.warn(self.step, line)
             return state
         state, names = self._assess(self.compiled.init())
         self.save(state, names)
@@ -249,7 +255,7 @@ class SingleRun(RunLoop):
         """Takes the record with the run's configuration, program, tracker and folder; see `RunLoop`."""
         self.layout, self.compiled_by = layout, compiled_by
         self.record, self.config, self.program = record, record.config, record.program
-        self.tracker, self.folder = record.tracker, record.folder
+        self.tracker, self.folder, self.resolved = record.tracker, record.folder, record.resolved
         self.videos = EpisodeVideos(self.config, self.program)
         self.reference_scores: reference_scores.Scores = {}
 

@@ -315,6 +315,32 @@ def _without_evaluations(best: Mapping[str, list[float]]) -> dict[str, list[floa
     return {name: rank for name, rank in best.items() if not name.startswith("best_eval")}
 
 
+def changed_groups(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Returns the groups of the task in which two configurations, plain data, differ."""
+    files = before.get(input_files.KEY) or {}
+    return [key for key in TASK if changed_settings(before.get(key), after.get(key), files)]
+
+
+def describe_kept_replay(
+    run: RunConfig, before: Mapping[str, Any], after: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Returns a line on experience of the task before a resume in the replays of a run, or `()`.
+
+    Rewards are stored, so that numbers of the task apply only to transitions that are still to come.
+
+    Args:
+      run: the run.
+      before, after: configurations of the checkpoint and of the resumed run, as plain data.
+    """
+    changed = changed_groups(before, after)
+    if not changed or not any(algo.replays for algo in run.algos.values()):
+        return ()
+    return (
+        f"the replay keeps what was stored before {' and '.join(changed)} changed, with the rewards of that "
+        "task, until new transitions have replaced it",
+    )
+
+
 def carry_progress(
     progress: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> RunProgress:
@@ -326,9 +352,8 @@ def carry_progress(
         are not comparable between tasks, and training scores wait for a window of the new task; if the
         number of evaluated episodes differs, the best scores of evaluations are reset.
     """
-    files = before.get(input_files.KEY) or {}
     progress = {"scored": progress.get("episodes", 0), **progress}
-    if any(changed_settings(before.get(key), after.get(key), files) for key in TASK):
+    if changed_groups(before, after):
         return RunProgress(**{**progress, "best": {}, "entered": progress["scored"]})
     carried = RunProgress(**progress)
     # The maximum over estimates from few episodes is biased more than that from many.

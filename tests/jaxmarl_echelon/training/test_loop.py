@@ -125,6 +125,15 @@ def test_resuming_a_finished_run_from_its_best_checkpoint_repeats_the_rest(whole
     assert before == (saved_bits(folder, config), table(folder, "metrics.csv"), table(folder, "episodes.csv"))
 
 
+def test_a_resumed_run_tells_what_its_replay_keeps(whole, tmp_path, monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(resume, "describe_kept_replay", lambda *given: asked.append(given) or ("kept",))
+    folder, config = tmp_path / "run", configure()
+    shutil.copytree(whole[0], folder, symlinks=True)
+    run(folder, config, resume=checkpoints.find_checkpoint(folder, "latest"))
+    assert asked == [(config, {"seed": 0}, {"seed": 0})] and capsys.readouterr().err == "kept\n"
+
+
 def test_a_best_score_without_its_checkpoint_is_forgotten(whole, tmp_path):
     """It was removed for a later one, which a copy of the run at an earlier checkpoint does not have."""
     folder = tmp_path / "run"

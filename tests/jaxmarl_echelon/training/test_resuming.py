@@ -5,6 +5,7 @@ import functools
 import json
 import shutil
 import sys
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -322,6 +323,22 @@ def test_members_of_a_group_get_their_own_numbers(tmp_path):
     state = group_members.read_group_checkpoint(members(4.0), make_program(configure(192)), found)
     assert state.curriculum["gain"].tolist() == [4.0, 2.0]
     assert state.policies[probes.ROLE].hyper["total_updates"].tolist() == [12.0, 12.0]
+
+
+@pytest.mark.parametrize(
+    ("algo", "after", "words"),
+    [
+        (SACConfig, {"env": {"gain": 2.0}}, "before env changed"),
+        (SACConfig, {"reward": {"bonus": 2.0}, "env": {"gain": 2.0}}, "before env and reward changed"),
+        (SACConfig, {"algo": {"gamma": 0.5}}, None),
+        (PPOConfig, {"env": {"gain": 2.0}}, None),
+    ],
+)
+def test_a_replay_with_rewards_of_another_task_is_told(algo, after, words):
+    before = {"env": {"gain": 1.0}, "reward": {"bonus": 1.0}, "algo": {"gamma": 0.9}}
+    run = SimpleNamespace(algos={"player": algo()})
+    lines = resume.describe_kept_replay(run, before, before | after)
+    assert len(lines) == (words is not None) and all(words in line for line in lines)
 
 
 def test_best_scores_are_reset_when_the_task_changes():
