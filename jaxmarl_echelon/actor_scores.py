@@ -108,7 +108,7 @@ def make_untrained_policy(program: Program) -> Callable[[int], dict[str, Any]]:
 
     Other learners are not among them: they are opponents here.
     """
-    fresh = jax.jit(lambda key, world: program.policy(program.init(key, world=world)).policies[program.role])
+    fresh = jax.jit(lambda key, world: program.init_policy(key, world).policies[program.role])
     lowered = fresh.lower(run_key(0), program.world)
     compiled = lowered.compile(compiler_options=compiler.quick_compile_options())
     return lambda seed: {program.role: compiled(run_key(seed), program.world)}

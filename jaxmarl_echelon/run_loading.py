@@ -146,7 +146,7 @@ def rebuild_program(saved: SavedRun, *, policy_only: bool = False) -> tuple[RunC
 
 def policy_shapes(program: Program) -> RunState:
     """Returns the shapes of the part of a run's state for acting, which are the same for all seeds."""
-    return jax.eval_shape(lambda key: program.policy(program.init(key)), run_key(0))
+    return jax.eval_shape(program.init_policy, run_key(0))
 
 
 def restore_policies(saved: SavedRun, config: RunConfig, program: Program, like: RunState) -> RunState:

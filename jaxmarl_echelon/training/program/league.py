@@ -39,6 +39,11 @@ def vectorize_league_init(one: Callable, settings: PoolSettings) -> Callable:
     return init
 
 
+def first_learner_key(key: jax.Array, settings: PoolSettings) -> jax.Array:
+    """Returns the key from which the first main agent of a league starts, of the league's own."""
+    return jax.random.split(key, settings.learners)[0]
+
+
 def vectorize_league_update(one: Callable, settings: PoolSettings) -> Callable:
     """Builds the league's `(run, world) -> (run, report)` from that of one learner.
 

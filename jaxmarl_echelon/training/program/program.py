@@ -26,6 +26,7 @@ from jaxmarl_echelon.training.program.assessment import assess_run, make_evaluat
 from jaxmarl_echelon.training.program.shards import Shards
 from jaxmarl_echelon.training.program.state import (
     apply_config_to_restored,
+    initial_policy_state,
     initial_run_state,
     reduce_to_policy,
     sharded_leaves,
@@ -58,6 +59,8 @@ class Program(NamedTuple):
         -> Evaluation`, the same episodes with other controllers: `seats` is `(Parts) -> controllers`. Where
         the environment has opponents, they play the other seats.
       policy: `(RunState) -> RunState` reduced to the parts that acting and evaluation need.
+      init_policy: `(key, world=None) -> RunState`, what `policy` leaves of `init`, without the episodes that
+        `init` begins: for loading and for untrained policies.
       local: `(RunState) -> RunState` with a bool for every array: whether it has an axis of shards.
       renewed: `(RunState, course=None, hyper=None) -> RunState`, applies the current configuration's
         hyper-parameters and task parameters to a restored state; `course` and `hyper` are as for `init`.
@@ -75,6 +78,7 @@ class Program(NamedTuple):
     evaluate: Callable
     evaluate_with_controllers: Callable
     policy: Callable
+    init_policy: Callable
     local: Callable
     renewed: Callable
     env: Environment
@@ -146,6 +150,10 @@ def make_program(config: RunConfig, agents: dict[str, Agent] | None = None) -> P
         one = partial(assess_run, env, curriculum, own_evaluations.evaluate, scored, config.replay)
         return spread.map_shards(one, (False, False, False), (False, False))(run, key, world)
 
+    def init_policy(key, world=None):
+        key = league.first_learner_key(key, config.pool) if plays_in_league(config) else key
+        return initial_policy_state(collector(world), curriculum, world or own, key)
+
     return Program(
         init=make_init(config, curriculum, collector, own, spread, local),
         update=make_update(config, curriculum, collector, spread, local),
@@ -153,6 +161,7 @@ def make_program(config: RunConfig, agents: dict[str, Agent] | None = None) -> P
         evaluate=own_evaluations.evaluate,
         evaluate_with_controllers=own_evaluations.evaluate_with_controllers,
         policy=lambda run: reduce_to_policy(agents, run),
+        init_policy=init_policy,
         local=local,
         renewed=partial(apply_config_to_restored, agents, curriculum),
         env=env,

@@ -1,5 +1,7 @@
 """A run's state: before the first update, after a restore, and reduced to what acting needs."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
@@ -12,7 +14,7 @@ from jaxmarl_echelon.selfplay import pool as pool_lib
 from jaxmarl_echelon.selfplay.league import LeagueMembership
 from jaxmarl_echelon.training.acting import episode_statistics
 from jaxmarl_echelon.training.acting.decisions import repeat_for_seats
-from jaxmarl_echelon.training.acting.random_streams import split_initial
+from jaxmarl_echelon.training.acting.random_streams import InitialKeys, split_initial
 from jaxmarl_echelon.training.acting.state import RunState
 from jaxmarl_echelon.training.opponents import seat_rounds
 from jaxmarl_echelon.training.program.agents import (
@@ -125,12 +127,7 @@ def initial_run_state(
     configuration, by learner; `member` is the index of a league's learner.
     """
     keys = split_initial(key)
-    learner_keys = jax.random.split(keys.learners, len(collector.agents))
-    learners = {
-        role: agent.init(k) if role not in world.teachers else agent.init_with(k, world.teachers[role])
-        for k, (role, agent) in zip(learner_keys, collector.agents.items(), strict=True)
-    }
-    learners = replace_hyper(learners, hyper or {})
+    learners = replace_hyper(initial_learners(collector.agents, world, keys), hyper or {})
     pool, seat, others = None, collector.seat, dict(world.policies)
     if seat is not None:
         policy = collector.agents[seat.owner].rollout_policy(learners[seat.owner])
@@ -171,6 +168,30 @@ def initial_run_state(
         or None,
         teachers=initial_teacher_memories(collector, number),
     )
+
+
+def initial_learners(agents: dict[str, Agent], world: World, keys: InitialKeys) -> dict[str, PyTree]:
+    """Returns the states of all learners before the first update, by name."""
+    learner_keys = jax.random.split(keys.learners, len(agents))
+    return {
+        role: agent.init(k) if role not in world.teachers else agent.init_with(k, world.teachers[role])
+        for k, (role, agent) in zip(learner_keys, agents.items(), strict=True)
+    }
+
+
+def initial_policy_state(
+    collector: RolloutSpec, curriculum: Curriculum, world: World, key: jax.Array
+) -> RunState:
+    """Returns `initial_run_state` as `reduce_to_policy` leaves it, and begins no episode for that."""
+    pinned = collector.seat.pool.pinned if collector.seat is not None else ()
+    inside = {fixed_policy_name(number) for number in pinned}
+    others = {
+        name: jax.tree.map(jnp.asarray, one) for name, one in world.policies.items() if name not in inside
+    }
+    learners = initial_learners(collector.agents, world, split_initial(key))
+    nothing = {field.name: None for field in dataclasses.fields(RunState)}
+    run = RunState(**nothing | {"curriculum": curriculum.init(), "updates": jnp.int32(0)})
+    return reduce_to_policy(collector.agents, run.replace(policies=learners | others))
 
 
 def initial_memories(collector: RolloutSpec, num_envs: int) -> dict[str, PyTree]:

@@ -13,11 +13,12 @@ from jax.extend import core
 
 from algos.on_policy.ppo import PPOConfig
 from algos.optim.small_batches import traced_for_options
+from jaxmarl_echelon.command_line import compose_config, normalize_overrides
 from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.curricula.phased import phased_curriculum
 from jaxmarl_echelon.curricula.ramp import ramp_curriculum
 from jaxmarl_echelon.envs.spaces import Box
-from jaxmarl_echelon.training.config.build import RunConfig
+from jaxmarl_echelon.training.config.build import RunConfig, build_run_config
 from jaxmarl_echelon.training.program.program import make_program, make_train_function
 
 ROLE = probes.ROLE
@@ -375,3 +376,23 @@ def test_a_ramp_changes_the_rewards_of_a_run():
     _, _, reports = trained(config)
     np.testing.assert_allclose(reports.metrics["train/return"], [0.0, 0.5, 1.0])
     np.testing.assert_allclose(reports.metrics["curriculum/progress"], [0.5, 1.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("env=textgames/nim", "algo=ppo"),
+        ("env=textgames/kuhn", "algo=ppo", "controllers.player=pool:player", "pool=league"),
+        ("env=gymnax/CartPole-v1", "algo=dqn"),
+        ("env=gymnax/Pendulum-v1", "algo=sac"),
+        ("env=gymnax/CartPole-v1", "algo=ppo_rnn", "curriculum=none"),
+    ],
+    ids=" ".join,
+)
+def test_a_policy_begins_as_in_a_run(overrides):
+    config, _ = compose_config(normalize_overrides([*overrides, "num_envs=16", "algo.widths=[8]"]))
+    program = make_program(build_run_config(config))
+    key = jax.random.key(3)
+    both = jax.jit(lambda key: (program.policy(program.init(key)), program.init_policy(key)))(key)
+    chex.assert_trees_all_equal(*both)
+    chex.assert_trees_all_equal_dtypes(*both)
