@@ -189,7 +189,7 @@ def play_all(members: list[Path], episodes: int) -> tuple[dict, dict]:
             reports.setdefault((variant, name), []).append(pairs)
             print(member.name, name, f"mission {score['mission']:.3f}", flush=True)
     program, played = first
-    fresh = jax.jit(lambda key: program.policy(program.init(key, world=program.world)))
+    fresh = jax.jit(program.init_policy)
     for seed in sorted(seeds):
         state = fresh(run_key(seed))
         scores.setdefault(("untrained", ""), []).append(played(0, state, seed)[0])
