@@ -200,6 +200,7 @@ SPREAD_MAPPO = {
     "num_envs": "16",
     "algo.shared": "false",
     "algo.critic_core": "true",
+    "algo.separate_clipping": "true",
     "algo.core": "{kind: gru, width: 128}",
     "algo.widths": "[128]",
     "algo.head_widths": "[128]",

@@ -29,6 +29,22 @@ from algos.nets.networks import (
 from algos.nets.observations import Statistics, decompress_observations
 from algos.types import ActionSpec, Asymmetric, ObservationSpec, PyTree, actor_observation
 
+# First words of the names of the parts that only the critic reads, where actor and critic share no layer.
+_CRITIC = ("critic", "value")
+
+
+def select_critic(params: PyTree) -> PyTree:
+    """Returns a tree like `params` of bools: whether a parameter is the critic's own.
+
+    Heads and separate trunks, encoders and memories; layers that both read count as the actor's.
+    """
+
+    def owned(path, _leaf):
+        names = (str(getattr(entry, "key", "")) for entry in path)
+        return any(name.startswith(_CRITIC) for name in names)
+
+    return jax.tree_util.tree_map_with_path(owned, params)
+
 
 class ActorCritic(nn.Module):
     """Policy and value of one observation.
@@ -229,6 +245,7 @@ def make_actor_critic(
     core: CoreConfig | None = None,
     head_widths: tuple[int, ...] = (),
     critic_core: bool = False,
+    separate: bool = False,
 ) -> PolicyFunctions:
     """Builds the networks and the action distributions that they parametrise.
 
@@ -238,10 +255,11 @@ def make_actor_critic(
       action: the action space.
       core: the recurrent core; None for a feed-forward policy.
       head_widths, critic_core: see `RecurrentActorCritic`.
+      separate: whether actor and critic must not share any layer.
 
     Raises:
-      ValueError: if `initial_action` does not fit the action space, the encoder the observation, or if
-        critics are to have a memory without observations of their own.
+      ValueError: if `initial_action` does not fit the action space, the encoder the observation, if critics
+        are to have a memory without observations of their own, or if layers are shared that must not be.
     """
     continuous = action.kind == "continuous"
     head = PolicyHead(
@@ -261,12 +279,16 @@ def make_actor_critic(
         raise ValueError("shared=True: must be false where critics have observations of their own")
     if critic_core and observation.critic is None:
         raise ValueError("critic_core=True: must be false unless critics have observations of their own")
+    remembers = core is not None and core.kind != "none"
+    if separate and (config.shared or (remembers and observation.critic is None)):
+        why = "shared=True" if config.shared else f"core.kind={core.kind}, whose core both heads read"
+        raise ValueError(f"separate_clipping=True: must be false with {why}")
     layers = config.layers(observation)
     value_widths = config.widths if config.value_widths is None else config.value_widths
     example = jnp.zeros((observation.size,))
     if observation.critic is not None:
         example = Asymmetric(example, jnp.zeros((math.prod(observation.critic),)))
-    if core is None or core.kind == "none":
+    if not remembers:
         network = ActorCritic(head, config.widths, value_widths, config.shared, layers)
         return make_feed_forward(network, distribution, example)
     network = RecurrentActorCritic(head, config.widths, value_widths, core, layers, head_widths, critic_core)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from algos import collectives
 from algos.metrics import STEPS
+from algos.nets.actor_critic import select_critic
 from algos.nets.normalize import masked_mean_or_zero
 from algos.optim.optimizers import Optimizer, clip_scale, global_norm
 from algos.types import Hyper, Metrics, PyTree
@@ -30,6 +31,11 @@ class EpochSettings(Protocol):
     @property
     def accumulation(self) -> int:
         """Minibatches whose gradients make one step."""
+        ...
+
+    @property
+    def separate_clipping(self) -> bool:
+        """Whether the gradients of actor and critic are clipped apart."""
         ...
 
     @property
@@ -63,7 +69,7 @@ class StepStatistics(NamedTuple):
       alive: number of alive samples per step.
       evaluated: bool per step, False after the KL stop and where no sample was alive.
       stopped: bool per step, `Progress.stopped` after the step.
-      norm: gradient norm per step.
+      norm: gradient norm per step, of actor and critic together.
     """
 
     sums: Metrics
@@ -121,7 +127,10 @@ def run_minibatch_epoch(
         if config.kl_stop == "minibatch":
             kl = sums["approx_kl"] / jnp.maximum(count, 1.0)
             stopped = stopped | (kl > hyper["target_kl"])
-        scale = clip_scale(norm, hyper["max_grad_norm"])
+        if config.separate_clipping:
+            grads, scale = clip_apart(grads, hyper["max_grad_norm"]), jnp.float32(1.0)
+        else:
+            scale = clip_scale(norm, hyper["max_grad_norm"])
         params, state = optimizer.step(grads, state, params, hyper, scale, evaluated & ~stopped)
         return MinibatchCarry(params, state, stopped, memory), StepStatistics(
             sums, count, evaluated, stopped, norm
@@ -136,6 +145,18 @@ def run_minibatch_epoch(
         stopped = progress.stopped | (steps.mean("approx_kl") > hyper["target_kl"])
         progress = progress._replace(stopped=stopped)
     return progress, steps
+
+
+def clip_apart(grads: PyTree, max_norm: jax.Array) -> PyTree:
+    """Scales the gradients of actor and critic to norms of at most `max_norm` each, as two optimisers do."""
+    mine = select_critic(grads)
+
+    def scale_of(whose: bool) -> jax.Array:
+        pairs = zip(jax.tree.leaves(mine), jax.tree.leaves(grads), strict=True)
+        return clip_scale(global_norm([grad for own, grad in pairs if own == whose]), max_norm)
+
+    scales = {whose: scale_of(whose) for whose in (False, True)}
+    return jax.tree.map(lambda own, grad: scales[own] * grad, mine, grads)
 
 
 def sum_alive(samples: Metrics, alive: jax.Array) -> tuple[Metrics, jax.Array]:

@@ -21,7 +21,13 @@ class PPOConfig(PPOSettings, RolloutLearner):
     def networks(self, observation: ObservationSpec, action: ActionSpec) -> PolicyFunctions:
         """Builds the networks with the recurrent core; see `RolloutLearner.networks`."""
         return make_actor_critic(
-            self, observation, action, self.core, self.head_widths, critic_core=self.critic_core
+            self,
+            observation,
+            action,
+            self.core,
+            self.head_widths,
+            critic_core=self.critic_core,
+            separate=self.separate_clipping,
         )
 
     def method(

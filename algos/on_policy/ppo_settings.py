@@ -46,6 +46,7 @@ class PPOSettings(OnPolicySettings):
       core: recurrent core between trunk and heads; a mapping is accepted.
       head_widths: hidden layers between the core and each head.
       critic_core: whether a critic with observations of its own has a core of its own.
+      separate_clipping: whether `max_grad_norm` bounds the gradients of actor and critic apart.
       sampling: "samples", or a mode of drawing segments from `algos.on_policy.segment_sampling.MODES`.
       segments_per_agent: segments k of each agent per rollout.
       minibatch_size: decisions per gradient step; None to use `num_minibatches`.
@@ -143,6 +144,7 @@ class PPOSettings(OnPolicySettings):
     core: CoreConfig = FROM_FILE
     head_widths: tuple[int, ...] = FROM_FILE
     critic_core: bool = FROM_FILE
+    separate_clipping: bool = FROM_FILE
     sampling: str = FROM_FILE
     segments_per_agent: int = FROM_FILE
     minibatch_size: int | None = FROM_FILE

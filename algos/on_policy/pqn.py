@@ -73,6 +73,11 @@ class PQNConfig(RolloutLearner):
         return 1
 
     @property
+    def separate_clipping(self) -> bool:
+        """False: there is no actor; see `EpochSettings`."""
+        return False
+
+    @property
     def kl_stop(self) -> None:
         """None: there is no policy whose divergence could stop an update; see `EpochSettings`."""
         return

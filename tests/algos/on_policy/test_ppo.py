@@ -10,7 +10,7 @@ from marked import mark_others, thorough
 
 from algos.nets.actor_critic import make_actor_critic
 from algos.on_policy.losses import surrogate_loss, value_loss
-from algos.on_policy.minibatches import MinibatchCarry, run_minibatch_epoch, sum_alive
+from algos.on_policy.minibatches import MinibatchCarry, clip_apart, run_minibatch_epoch, sum_alive
 from algos.on_policy.ppo import PPOConfig
 from algos.on_policy.sample_epochs import SampleBatch, ppo_loss
 from algos.types import ActionSpec, ObservationSpec, Rollout
@@ -454,3 +454,43 @@ def test_slots_that_never_act_take_no_share_of_a_minibatch(normalize):
     alive = changed(rollout.alive, np.s_[1:, :, 1], False)
     after, _ = learn(agent, state, rollout.replace(alive=alive))
     assert int(after.optimizer.count) == STEPS
+
+
+@pytest.mark.parametrize("separate", [True, False])
+def test_the_critics_gradient_leaves_the_actors_step_alone_where_they_are_clipped_apart(separate):
+    """A large critic shrinks the actor's gradient in a joint norm, which a large epsilon of Adam shows."""
+    agent, state = make(separate_clipping=separate, adam_eps=1.0, max_grad_norm=0.1)
+    rollout = played()
+    learn = jax.jit(agent.update)
+
+    def learnt(coefficient):
+        hyper = state.hyper | {"value_coefficient": jnp.float32(coefficient)}
+        after, _ = learn(state.replace(hyper=hyper), jax.random.key(0), rollout)
+        moved = jax.tree.map(lambda x, y: x - y, after.params, state.params)["params"]
+        return {name: np.concatenate([*map(np.ravel, jax.tree.leaves(one))]) for name, one in moved.items()}
+
+    little, much = learnt(1.0), learnt(1000.0)
+    actor = ("actor_trunk", "policy")
+    if separate:
+        for name in actor:
+            np.testing.assert_array_equal(little[name], much[name])
+            assert np.abs(much[name]).max() > 0
+    else:
+        for name in actor:
+            assert np.linalg.norm(much[name]) < 0.1 * np.linalg.norm(little[name])
+
+
+def test_gradients_of_actor_and_critic_are_clipped_to_a_norm_each():
+    grads = {"params": {"actor_trunk": {"kernel": jnp.full(4, 1.5)}, "value": {"out": jnp.full(9, 10.0)}}}
+    clipped = clip_apart(grads, 6.0)["params"]
+    np.testing.assert_allclose(clipped["actor_trunk"]["kernel"], 1.5)
+    np.testing.assert_allclose(clipped["value"]["out"], 2.0, rtol=1e-6)
+
+
+def test_shared_layers_cannot_be_clipped_apart():
+    with pytest.raises(ValueError, match="separate_clipping=True: must be false with shared=True"):
+        make(separate_clipping=True, shared=True)
+    with pytest.raises(
+        ValueError, match="separate_clipping=True: must be false with core.kind=gru, whose core"
+    ):
+        make(separate_clipping=True, core={"kind": "gru", "width": 8}, sampling="sequential")
