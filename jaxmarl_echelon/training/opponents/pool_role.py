@@ -391,14 +391,18 @@ def restrict_to_own_seat(spec: EnvSpec, _seat: PoolRole, finished: Finished) -> 
     )
 
 
-def select_scored_games(spec: EnvSpec, seat: PoolRole, finished: Finished) -> Finished:
+def select_scored_games(spec: EnvSpec, seat: PoolRole, flow: EpisodeEvents) -> EpisodeEvents:
     """Restricts episodes to those that measure the learner: in turn-based games those against opponents.
 
     A learner that plays all seats of a game both wins and loses it. Without opponents nothing is removed.
     """
     if not spec.turns or not seat.pool.rivals:
-        return finished
-    return finished.replace(mask=finished.mask & (finished.tags[TAG] > 0))
+        return flow
+    finished = flow.finished
+    return flow.replace(
+        begins=flow.begins & (flow.tags[TAG] > 0),
+        finished=finished.replace(mask=finished.mask & (finished.tags[TAG] > 0)),
+    )
 
 
 def select_ranked_games(

@@ -64,19 +64,21 @@ def update_once(config, collector, curriculum: Curriculum, run: RunState) -> tup
             if role in rollouts:
                 policies[role], losses[role] = agent.update(run.policies[role], k, rollouts[role])
     pool, plays, policies = update_pool(collector, run, own_keys.opponents, policies, flow.finished)
-    finished = judged = flow.finished
+    judged = flow
     if collector.seat is not None:
-        finished = pool_role.restrict_to_own_seat(collector.env.spec, collector.seat, finished)
-        judged = pool_role.select_scored_games(collector.env.spec, collector.seat, finished)
+        own = pool_role.restrict_to_own_seat(collector.env.spec, collector.seat, flow.finished)
+        flow = flow.replace(finished=own)
+        judged = pool_role.select_scored_games(collector.env.spec, collector.seat, flow)
+    finished = flow.finished
     with jax.named_scope("curriculum"):
-        course, tickets = curriculum.update(
-            run.curriculum, run.tickets, collectives.gather_shards(flow.replace(finished=finished), 1)
-        )
+        # Stages are judged by the episodes that are admitted as they begin; a ramp counts all that end.
+        flow = collectives.gather_shards(flow.replace(begins=judged.begins), 1)
+        course, tickets = curriculum.update(run.curriculum, run.tickets, flow)
     rows = config.episode_rows if collector.seat else max(config.episode_rows, config.window)
     newest = episode_statistics.select_finished(finished, rows, newest=True)
     scored = newest
     if collector.seat is not None:
-        scored = episode_statistics.select_finished(judged, config.window, newest=True)
+        scored = episode_statistics.select_finished(judged.finished, config.window, newest=True)
     run = run.replace(
         key=own_keys.following,
         policies=policies,

@@ -15,12 +15,14 @@ from algos.on_policy.ppo import PPOConfig
 from algos.optim.small_batches import traced_for_options
 from algos.types import Agent
 from jaxmarl_echelon.curricula.base import constant_curriculum
+from jaxmarl_echelon.curricula.phased import phased_curriculum
 from jaxmarl_echelon.envs.episodes import Finished
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.envs.textgames.analysis import exploitability
 from jaxmarl_echelon.envs.textgames.env import ROLE, TextGame
 from jaxmarl_echelon.envs.textgames.games import kuhn, liarsdice, tictactoe
 from jaxmarl_echelon.envs.textgames.rules import GameRules, winner_scores
+from jaxmarl_echelon.envs.textgames.scripts import make_scripted_policy
 from jaxmarl_echelon.selfplay import ratings
 from jaxmarl_echelon.selfplay.pool import LEARNER
 from jaxmarl_echelon.selfplay.ratings import rating_system
@@ -393,3 +395,64 @@ def test_scores_are_means_over_seats(seats, hold, rows):
     won, lost = run.pool.wins[0, 1:], run.pool.wins[1:, 0]
     assert (won > 0).sum() >= 2 and not run.pool.draws.any()
     np.testing.assert_array_equal(lost, (seats - 1) * won)
+
+
+class Bids(GameRules):
+    """Each seat chooses once, and the higher choice wins."""
+
+    name = "bids"
+    space = Discrete(2)
+    features = 1
+    plies = 2
+
+    def init(self, key):
+        return jnp.full(2, -1, jnp.int32)
+
+    def turn(self, state):
+        return jnp.argmin(state).astype(jnp.int32)
+
+    def over(self, state):
+        return jnp.all(state >= 0)
+
+    def scores(self, state):
+        return jnp.sign(jnp.stack([state[0] - state[1], state[1] - state[0]])).astype(jnp.float32)
+
+    def legal(self, state):
+        return jnp.ones(2, bool)
+
+    def apply(self, key, state, action):
+        return state.at[self.turn(state)].set(action)
+
+    def observe(self, state, seat):
+        return jnp.zeros(1)
+
+
+class StagedBids(TextGame):
+    """A game whose stages differ in name only."""
+
+    def __init__(self):
+        super().__init__(Bids())
+        self.scripts = {"low": make_scripted_policy(self.rules, lambda key, game: jnp.int32(0))}
+        self.opponents = {}
+
+    def task_params(self, settings):
+        return self.default_params()
+
+
+def test_stages_are_passed_by_games_against_opponents():
+    """The learner beats the script in each game. All games that it plays against itself are draws."""
+    phases = [{"name": name, "settings": {}} for name in ("first", "last")]
+    common = {"criteria": {"min_episodes": 16, "window_size": 16, "success_rate": 0.9, "patience": None}}
+    pool = replace(POOL, shares={"mirror": 0.5, "fixed": 0.5}, fixed=("low",))
+    given = {"curriculum": lambda env: phased_curriculum(env, phases, common), "pool": pool}
+    program = make_program(configured(env=StagedBids(), **given), {ROLE: hasty_agent()})
+
+    @jax.jit
+    def first(key):
+        return program.update(program.init(key))
+
+    run, report = jax.device_get(first(jax.random.key(0)))
+    table = games_of(report)
+    assert set(table["points"][table["opponent"] > 0]) == {1.0}
+    assert set(table["points"][table["opponent"] == 0]) == {0.5}
+    assert int(run.curriculum.course.stage) == int(run.curriculum.course.advances) == 1
