@@ -377,6 +377,7 @@ def _add_step(spec: EnvSpec, sums: EpisodeSums, before: TimeStep, time: TimeStep
     # A slot that empties in a step still reports that step. In roles without `present` flags, agents stay in
     # their slots when they die or wait.
     there = {role: filled[role] if role in time.present else present[role] for role in present}
+    joins = {role: now & ~sums.present[role] for role, now in present.items()}
     ended = {
         role: jnp.where(time.begins.get(role, False), False, over | time.terminated[role])
         for role, over in sums.ended.items()
@@ -387,7 +388,7 @@ def _add_step(spec: EnvSpec, sums: EpisodeSums, before: TimeStep, time: TimeStep
             role: total + time.reward[role].astype(jnp.float32) for role, total in sums.episode_return.items()
         },
         length=length,
-        results=results_lib.advance_results(spec.results, sums.results, time.info, length, there),
+        results=results_lib.advance_results(spec.results, sums.results, time.info, length, there, joins),
         ended=ended,
     )
 

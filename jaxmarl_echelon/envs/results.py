@@ -126,6 +126,7 @@ def advance_results(
     info: Mapping[str, jax.Array],
     length: jax.Array,
     there: Mapping[str, jax.Array],
+    joins: Mapping[str, jax.Array],
 ) -> dict[str, jax.Array]:
     """Returns the values of the stored results after one more step.
 
@@ -135,6 +136,8 @@ def advance_results(
       info: entries after the step.
       length: `[E]` int32 steps taken, including this one.
       there: per role `[E, A]` bool; slots filled before or after the step. Others keep their values.
+      joins: per role `[E, A]` bool; those of them that were never filled before the step. Their values so
+        far, of empty slots, count for no maximum and no minimum.
     """
     after = {}
     for result in stored_results(results):
@@ -148,6 +151,8 @@ def advance_results(
             changed = {"last": lambda _a, b: b, "max": jnp.maximum, "min": jnp.minimum}[result.reduce](
                 old, new
             )
+            if result.role is not None and result.reduce != "last":
+                changed = jnp.where(joins[result.role], new, changed)
         after[result.name] = changed if result.role is None else jnp.where(there[result.role], changed, old)
     return after
 

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -8,6 +9,7 @@ import pytest
 from marked import thorough
 from probes import ROLE
 
+from jaxmarl_echelon.envs import results
 from jaxmarl_echelon.envs.check_env import random_actions
 from jaxmarl_echelon.envs.episodes import EpisodeTask, start_episodes, step_episodes
 from jaxmarl_echelon.envs.packed_rows import pack_batch
@@ -346,3 +348,28 @@ def test_a_cut_episode_is_truncated_reset_and_not_counted():
     assert np.all(transition.acted[probes.ROLE])
     np.testing.assert_array_equal(length, np.where(cut, 0, 1))
     np.testing.assert_array_equal(clock, np.where(cut, 0, 1))
+
+
+class Extremes(probes.Comings):
+    """Shows 10 plus the clock where a slot is filled, and garbage below or above it where it is empty."""
+
+    @property
+    def spec(self):
+        own = (results.Result(name, role=ROLE, reduce=name) for name in ("min", "max"))
+        return replace(super().spec, results=(*super().spec.results, *own))
+
+    def _filled(self, state, time, reward):
+        state, time = super()._filled(state, time, reward)
+        shown = {"min": jnp.where(time.present[ROLE], 10.0 + state.clock, -1e3)}
+        shown["max"] = jnp.where(time.present[ROLE], 10.0 + state.clock, 1e3)
+        return state, time.replace(info=time.info | shown)
+
+
+def test_extremes_of_a_slot_that_is_filled_later_are_those_of_its_own_steps():
+    """The first slot is filled from the reset to the fourth step, the second from the second step on."""
+    env = Extremes()
+    _, (transition, _, _) = run(env, jax.random.key(0), fixed(env), 2, 4)
+    found = transition.finished
+    assert found.mask[3].all() and found.present[ROLE][3].tolist() == [[True, True, False]] * 2
+    np.testing.assert_array_equal(found.results["min"][3, :, :2], [[10.0, 12.0]] * 2)
+    np.testing.assert_array_equal(found.results["max"][3, :, :2], [[14.0, 14.0]] * 2)
