@@ -189,6 +189,8 @@ def update_from_answers(
     """Runs one update on a rollout, through the buffer if there is one; returns `(state, metrics)`."""
     config, mode = policy.config, policy.mode
     hyper = apply_schedules(config, state.hyper, state.updates)
+    # The value of an open decision ends the returns of those before, but is no return of its own.
+    rollout = rollout.without_open_decisions()
     rows, waiting = answer_rows(policy.task, state, rollout, hyper), {}
     if state.buffer is not None:
         key, key_buffer = jax.random.split(key)

@@ -191,6 +191,26 @@ def test_the_largest_gap_is_that_of_all_micro_batches():
     np.testing.assert_allclose(metrics["sampler_gap"], (np.exp(0.5) - 1.5) / 48, atol=1e-4)
 
 
+def test_decisions_whose_games_go_on_after_the_rollout_are_not_learnt_from():
+    """They have no advantage yet, which is not the same as an advantage of 0 among standardised ones."""
+    _, agent = make_agent(critic="head", buffer={"capacity": 96, "batch": 32, "wait": 2.5})
+    given = {"boundary": jnp.ones((2, 32, 1), bool).at[1].set(False), "last_skip": jnp.ones((32, 1), bool)}
+
+    @jax.jit
+    def learnt(key):
+        state = agent.init(key)
+        rollout = play(agent, state, key).replace(skip=jnp.zeros((2, 32, 1), bool), **given)
+        rollout = rollout.replace(discount=jnp.where(rollout.boundary, 0.0, 1.0))
+        state, metrics = agent.update(state, key, rollout)
+        return rollout, state.buffer.rows, metrics
+
+    rollout, rows, metrics = learnt(jax.random.key(0))
+    assert int(rollout.alive.sum()) == 48 and int(metrics["buffer_answers"]) == 24
+    np.testing.assert_array_equal(
+        np.sort(rows.advantage[rows.alive]), np.sort(rollout.reward[0, :24].ravel())
+    )
+
+
 def test_tokens_that_leave_the_nucleus_are_learnt_from():
     settings = {"loss": "clip", "epochs": 3, "micro_batch": 16, "kl_coefficient": 0.1}
     _, agent = make_agent(**settings, top_p=0.85, temperature=6.0, learning_rate=0.05)
