@@ -279,16 +279,16 @@ def make_actor_critic(
         raise ValueError("shared=True: must be false where critics have observations of their own")
     if critic_core and observation.critic is None:
         raise ValueError("critic_core=True: must be false unless critics have observations of their own")
-    remembers = core is not None and core.kind != "none"
-    if separate and (config.shared or (remembers and observation.critic is None)):
-        why = "shared=True" if config.shared else f"core.kind={core.kind}, whose core both heads read"
+    kind = "none" if core is None else core.kind
+    if separate and (config.shared or (kind != "none" and observation.critic is None)):
+        why = "shared=True" if config.shared else f"core.kind={kind}, whose core both heads read"
         raise ValueError(f"separate_clipping=True: must be false with {why}")
     layers = config.layers(observation)
     value_widths = config.widths if config.value_widths is None else config.value_widths
     example = jnp.zeros((observation.size,))
     if observation.critic is not None:
         example = Asymmetric(example, jnp.zeros((math.prod(observation.critic),)))
-    if not remembers:
+    if core is None or core.kind == "none":
         network = ActorCritic(head, config.widths, value_widths, config.shared, layers)
         return make_feed_forward(network, distribution, example)
     network = RecurrentActorCritic(head, config.widths, value_widths, core, layers, head_widths, critic_core)
