@@ -16,13 +16,7 @@ def test_every_variant_plays_in_its_own_environment(learning, monkeypatch, tmp_p
     """Two seeds of each of two variants; a policy's score is the number of the program that plays it."""
     members = [tmp_path / f"{variant}_seed_{seed}" for variant in ("baseline", "hard") for seed in (0, 1)]
     programs = [
-        SimpleNamespace(
-            number=number,
-            world=None,
-            init=lambda key, world: key,
-            policy=lambda run: run,
-        )
-        for number in (1.0, 2.0)
+        SimpleNamespace(number=number, world=None, init_policy=lambda key: key) for number in (1.0, 2.0)
     ]
 
     def load_members(folders, name):
