@@ -409,6 +409,6 @@ def _restore_args(leaf) -> ocp.RestoreArgs:
 def _as_leaf(value, leaf) -> jax.Array:
     if not leaf.size:
         return jax.device_put(np.zeros(leaf.shape, leaf.dtype))
-    # Copied, where `jnp.asarray` compiles a program for each shape.
+    # `jnp.asarray` would compile a program for each shape.
     array = value if isinstance(value, jax.Array) else jax.device_put(value)
     return jax.random.wrap_key_data(array) if _is_key(leaf) else array

@@ -29,21 +29,17 @@ from algos.nets.networks import (
 from algos.nets.observations import Statistics, decompress_observations
 from algos.types import ActionSpec, Asymmetric, ObservationSpec, PyTree, actor_observation
 
-# First words of the names of the parts that only the critic reads, where actor and critic share no layer.
+# First words of the names of the modules below that are the critic's, where it shares none with the actor.
 _CRITIC = ("critic", "value")
 
 
 def select_critic(params: PyTree) -> PyTree:
-    """Returns a tree like `params` of bools: whether a parameter is the critic's own.
+    """Returns a tree like the `params` of a network below, of bools: whether a parameter is the critic's own.
 
     Heads and separate trunks, encoders and memories; layers that both read count as the actor's.
     """
-
-    def owned(path, _leaf):
-        names = (str(getattr(entry, "key", "")) for entry in path)
-        return any(name.startswith(_CRITIC) for name in names)
-
-    return jax.tree_util.tree_map_with_path(owned, params)
+    # A path is the collection, the network's own module, and names within it, which may be any.
+    return jax.tree_util.tree_map_with_path(lambda path, _: path[1].key.startswith(_CRITIC), params)
 
 
 class ActorCritic(nn.Module):

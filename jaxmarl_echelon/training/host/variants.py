@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+from jax.extend.core import ClosedJaxpr
 from omegaconf import DictConfig, OmegaConf
 
 from jaxmarl_echelon.config_keys import flatten_leaves, plain_config
@@ -84,7 +85,7 @@ def expand_members(
     several = bool(drawn) or any(config.get(key) for key in VARYING)
     if samples is None:
         require_varying_keys(config, base, drawn)
-    result, played, flow = [], None, None
+    result, played, rules = [], None, None
     for variant, chosen in read_variants(config, drawn).items():
         changes = chosen | following_changes(config, chosen)
         require_numbers_only(config, base, variant, changes, drawn=variant in drawn)
@@ -100,8 +101,8 @@ def expand_members(
                 played = played or check_env.trace_decision(base.env, base.env.default_params())
                 require_same_program(f"variants.{variant}: {dict(changes)}", base.env, run.env, played)
             if "curriculum" in touched:
-                flow = flow or trace_episodes(base.curriculum(base.env), base.env, base.eval_episodes)
-                require_same_rules(f"variants.{variant}: {dict(changes)}", base, run, flow)
+                rules = rules or trace_rules(base)
+                require_same_rules(f"variants.{variant}: {dict(changes)}", rules, run)
             env = run.env
             plain = plain_config(own, choices)
             resolved = input_files.with_absolute_paths(plain, input_files.hash_input_files(run))
@@ -254,20 +255,40 @@ def require_same_program(where: str, base: Environment, other: Environment, play
         raise ValueError(f"{where}: {NOT_ONLY_NUMBERS}")
 
 
-def require_same_rules(where: str, base: RunConfig, other: RunConfig, flow: EpisodeEvents) -> None:
+class TracedRules(NamedTuple):
+    """A curriculum's rules, which belong to the program that all runs share.
+
+    Attributes:
+      stages: their names.
+      flow: `trace_episodes` of the curriculum, or of one whose states are the same.
+      trace: `trace_curriculum`.
+    """
+
+    stages: tuple[str, ...]
+    flow: EpisodeEvents
+    trace: ClosedJaxpr
+
+
+def trace_rules(run: RunConfig, flow: EpisodeEvents | None = None) -> TracedRules:
+    """Traces the rules of a run's curriculum; see `TracedRules` for `flow`."""
+    curriculum = run.curriculum(run.env)
+    flow = trace_episodes(curriculum, run.env, run.eval_episodes) if flow is None else flow
+    return TracedRules(curriculum.stages, flow, trace_curriculum(curriculum, flow))
+
+
+def require_same_rules(where: str, ours: TracedRules, other: RunConfig) -> None:
     """Raises ValueError if a changed curriculum has other rules than the base, whatever its numbers are.
 
-    The rules belong to the program that all runs share: a table of stages may change both the tasks, which
-    are numbers of the state, and the criteria by which a stage is passed, which are not.
+    A table of stages may change both the tasks, which are numbers of the state, and the criteria by which a
+    stage is passed, which are not.
 
     Args:
       where: beginning of the message.
-      base, other: the runs without and with the changes.
-      flow: `trace_episodes` of `base`.
+      ours: rules of the run without the changes.
+      other: the run with the changes.
     """
-    ours, theirs = (run.curriculum(run.env) for run in (base, other))
-    traces = (trace_curriculum(one, flow) for one in (ours, theirs))
-    if ours.stages != theirs.stages or not check_env.same_traces(*traces):
+    theirs = trace_rules(other, ours.flow)
+    if ours.stages != theirs.stages or not check_env.same_traces(ours.trace, theirs.trace):
         raise ValueError(f"{where}: {NOT_ONLY_NUMBERS}")
 
 

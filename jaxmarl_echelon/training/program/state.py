@@ -128,14 +128,13 @@ def initial_run_state(
     """
     keys = split_initial(key)
     learners = replace_hyper(initial_learners(collector.agents, world, keys), hyper or {})
-    pool, seat, others = None, collector.seat, dict(world.policies)
+    (others, pinned), pool, seat = split_frozen(collector, world), None, collector.seat
     if seat is not None:
         policy = collector.agents[seat.owner].rollout_policy(learners[seat.owner])
         origin = learners[seat.owner]
         if has_traced_hyperparameters(collector.agents, seat.owner):
             origin = origin.replace(hyper={})
         membership = None if member is None else LeagueMembership(member, origin, jnp.int32(0))
-        pinned = [others.pop(fixed_policy_name(number)) for number in seat.pool.pinned]
         pool = pool_lib.init_pool(seat.pool, keys.opponents, policy, membership, pinned)
     explores = seat is not None and seat.pool.settings.explores
     course = curriculum.init() if course is None else course
@@ -147,7 +146,7 @@ def initial_run_state(
     stagger = collectives.local_rows(jax.random.randint(keys.stagger, (config.num_envs,), 1, limit + 1))
     return RunState(
         key=keys.run,
-        policies=learners | jax.tree.map(jnp.asarray, others),
+        policies=learners | others,
         memories=initial_memories(collector, number),
         reset=jnp.ones(number, bool),
         episodes=episodes,
@@ -179,15 +178,18 @@ def initial_learners(agents: dict[str, Agent], world: World, keys: InitialKeys) 
     }
 
 
+def split_frozen(collector: RolloutSpec, world: World) -> tuple[dict[str, PyTree], list[PyTree]]:
+    """Returns the frozen policies of roles by name, and those of the pool in the order of its entries."""
+    numbers = () if collector.seat is None else collector.seat.pool.pinned
+    others = jax.tree.map(jnp.asarray, dict(world.policies))
+    return others, [others.pop(fixed_policy_name(number)) for number in numbers]
+
+
 def initial_policy_state(
     collector: RolloutSpec, curriculum: Curriculum, world: World, key: jax.Array
 ) -> RunState:
     """Returns `initial_run_state` as `reduce_to_policy` leaves it, and begins no episode for that."""
-    pinned = collector.seat.pool.pinned if collector.seat is not None else ()
-    inside = {fixed_policy_name(number) for number in pinned}
-    others = {
-        name: jax.tree.map(jnp.asarray, one) for name, one in world.policies.items() if name not in inside
-    }
+    others, _ = split_frozen(collector, world)
     learners = initial_learners(collector.agents, world, split_initial(key))
     nothing = {field.name: None for field in dataclasses.fields(RunState)}
     run = RunState(**nothing | {"curriculum": curriculum.init(), "updates": jnp.int32(0)})

@@ -5,13 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from algos.nets.actor_critic import ActorCriticConfig, make_actor_critic
+from algos.nets.actor_critic import ActorCriticConfig, make_actor_critic, select_critic
 from algos.nets.cores import CoreConfig
+from algos.nets.encoders import EncoderConfig
 from algos.nets.initializers import orthogonal
 from algos.nets.networks import Critic, flatten_features, make_critics
-from algos.types import ActionSpec, Asymmetric, ObservationSpec
+from algos.types import ActionSpec, Asymmetric, Block, ObservationSpec
 
 CONTINUOUS = ActionSpec("continuous", (2,))
+DISCRETE = ActionSpec("discrete", (3,))
 OBS = np.float32(np.random.default_rng(3).normal(size=(5, 4, 7)))
 
 
@@ -194,3 +196,39 @@ def test_initial_action_must_fit_the_action_space():
         build(initial_action=(0.1,))
     with pytest.raises(ValueError, match="must be null for discrete actions"):
         build(ActionSpec("discrete", (3,)), initial_action=(0.1,))
+
+
+def attending():
+    """Separate networks with attention over rows, whose values are no critic's."""
+    blocks = (Block("value_of_rows", 0, (3, 2), "set"), Block("self", 6, (1,), "vector"))
+    encoder = EncoderConfig(kind="attention", width=4, heads=2)
+    policy = make_actor_critic(
+        ActorCriticConfig(widths=(8,), encoder=encoder), ObservationSpec((7,), blocks), DISCRETE
+    )
+    return policy, jax.jit(policy.init)(jax.random.key(0)), OBS
+
+
+def with_memories():
+    policy, params = remembering(head_widths=(7,), critic_core=True)
+    return policy, params, Asymmetric(OBS[..., :5], OBS[..., :3])
+
+
+@pytest.mark.parametrize("networks", [attending, with_memories])
+def test_parameters_of_the_critic_are_those_that_the_policy_does_not_depend_on(networks):
+    policy, params, obs = networks()
+
+    def both(params):
+        if not (carry := policy.initial_carry((4,))):
+            return policy.apply(params, obs, None)
+        return policy.sequence(params, obs, carry, np.zeros((5, 4), bool), None)
+
+    @jax.jit
+    def gradients(params):
+        of_policy = jax.grad(lambda params: jnp.square(both(params)[0].logits).sum())(params)
+        return of_policy, jax.grad(lambda params: jnp.square(both(params)[1]).sum())(params)
+
+    of_policy, of_value = jax.tree.map(lambda x: bool(np.any(np.asarray(x))), gradients(params))
+    mine = select_critic(params)
+    assert jax.tree.leaves(mine) == [not x for x in jax.tree.leaves(of_policy)]
+    owned = zip(jax.tree.leaves(mine), jax.tree.leaves(of_value), strict=True)
+    assert all(used for own, used in owned if own) and any(jax.tree.leaves(mine))
