@@ -1,7 +1,7 @@
 """Peer libraries of comparisons: SB3, rejax, PyTorch, f1tenth_gym, transformers, in a subprocess.
 
     python benchmarks/peers.py train '{"algo": "sac", "env": "Pendulum-v1", "steps": 20000, ...}'
-    python benchmarks/peers.py plain '{"env": "CartPole-v1", "runs": 3, "total_timesteps": 524288, ...}'
+    python benchmarks/peers.py plain '{"algorithm": "PPO", "env": "CartPole-v1", "runs": 3, ...}'
     python benchmarks/peers.py updates '{"algo": "tqc", "observation": 119, "action": 2, ...}'
     python benchmarks/peers.py steps '{"num_envs": 64, "observation": 119, "action": 2, ...}'
     python benchmarks/peers.py segments '{"kind": "lstm", "width": 128, "horizon": 64, "rows": 64, ...}'
@@ -66,11 +66,13 @@ def train(job: dict) -> dict:
 
 
 def plain(job: dict) -> dict:
-    """Compiles and runs rejax's PPO without evaluations; returns seconds of compiling, and of each run."""
+    """Compiles and runs a training of rejax without evaluations; returns seconds of both."""
     import rejax
 
     runs, steps = job.pop("runs"), job["total_timesteps"]
-    algorithm = rejax.PPO.create(**job, eval_freq=steps, skip_initial_evaluation=True)
+    algorithm = getattr(rejax, job.pop("algorithm")).create(
+        **job, eval_freq=steps, skip_initial_evaluation=True
+    )
     algorithm = algorithm.replace(eval_callback=lambda *_: ())
     return time_program(algorithm.train, runs)
 

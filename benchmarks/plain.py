@@ -1,4 +1,4 @@
-"""The plain case: PPO on gymnax's CartPole and Pendulum beside rejax, compilation and speed.
+"""The plain case: PPO and SAC on gymnax's CartPole and Pendulum beside rejax, compilation and speed.
 
     python benchmarks/plain.py [CASE ...] --peer-python PATH [--turns 9]
 
@@ -24,62 +24,114 @@ RUNS = 3
 
 
 class Case(NamedTuple):
-    """Settings of PPO that both libraries have."""
+    """A task of both libraries.
+
+    Attributes:
+      env: gymnax's name.
+      total: environment steps.
+      algorithm: rejax's class; ours has its name in lower case.
+      ours: overrides of our command line beside those.
+      theirs: arguments of rejax beside those.
+    """
 
     env: str
-    num_envs: int
-    num_steps: int
-    epochs: int
-    minibatches: int
     total: int
-    learning_rate: float = 2.5e-4
+    algorithm: str
+    ours: dict
+    theirs: dict
 
-    def ours(self) -> list[str]:
-        """Our overrides."""
-        return [
-            f"env=gymnax/{self.env}",
-            "algo=ppo",
-            "tuning=none",
-            f"num_envs={self.num_envs}",
-            f"algo.horizon={self.num_steps}",
-            f"algo.epochs={self.epochs}",
-            f"algo.num_minibatches={self.minibatches}",
-            "algo.widths=[64,64]",
-            f"algo.learning_rate={self.learning_rate}",
-            "algo.normalize_observation=false",
-            f"total_env_steps={self.total}",
-        ]
 
-    def theirs(self) -> dict:
-        """Arguments of `peers.plain`."""
-        return {
-            "runs": RUNS,
-            "env": self.env,
-            "num_envs": self.num_envs,
-            "num_steps": self.num_steps,
-            "num_epochs": self.epochs,
-            "num_minibatches": self.minibatches,
-            "total_timesteps": self.total,
-            "learning_rate": self.learning_rate,
-            "max_grad_norm": 0.5,
-            "agent_kwargs": {"activation": "tanh", "hidden_layer_sizes": [64, 64]},
-        }
+def ppo_case(
+    env: str,
+    num_envs: int,
+    num_steps: int,
+    epochs: int,
+    minibatches: int,
+    total: int,
+    learning_rate: float = 2.5e-4,
+) -> Case:
+    """Returns PPO of two layers of 64 at settings that both libraries have."""
+    ours = {
+        "num_envs": num_envs,
+        "algo.horizon": num_steps,
+        "algo.epochs": epochs,
+        "algo.num_minibatches": minibatches,
+        "algo.widths": "[64,64]",
+        "algo.learning_rate": learning_rate,
+        "algo.normalize_observation": "false",
+    }
+    theirs = {
+        "num_envs": num_envs,
+        "num_steps": num_steps,
+        "num_epochs": epochs,
+        "num_minibatches": minibatches,
+        "learning_rate": learning_rate,
+        "max_grad_norm": 0.5,
+        "agent_kwargs": {"activation": "tanh", "hidden_layer_sizes": [64, 64]},
+    }
+    return Case(env, total, "PPO", ours, theirs)
+
+
+# SAC at the settings of the peer's example: one gradient step per step of one environment.
+SAC_PENDULUM = Case(
+    "Pendulum-v1",
+    10_000,
+    "SAC",
+    {
+        "num_envs": 1,
+        "stagger": "false",
+        "algo.horizon": 200,
+        "algo.widths": "[64,64]",
+        "algo.activation": "silu",
+        "algo.batch_size": 256,
+        "algo.learning_starts": 256,
+        "algo.learning_rate": 0.01,
+        "algo.tau": 0.02,
+        "algo.replay.capacity": 10_000,
+    },
+    {
+        "num_envs": 1,
+        "agent_kwargs": {"activation": "swish"},
+        "buffer_size": 10_000,
+        "fill_buffer": 256,
+        "batch_size": 256,
+        "learning_rate": 0.01,
+        "num_epochs": 1,
+        "gamma": 0.99,
+        "polyak": 0.98,
+        "target_entropy_ratio": None,
+        "normalize_observations": True,
+    },
+)
 
 
 CASES = {
-    "cartpole": Case("CartPole-v1", 64, 128, 4, 4, 524_288),
+    "cartpole": ppo_case("CartPole-v1", 64, 128, 4, 4, 524_288),
     # PureJaxRL's settings.
-    "cartpole_4": Case("CartPole-v1", 4, 128, 4, 4, 131_072),
+    "cartpole_4": ppo_case("CartPole-v1", 4, 128, 4, 4, 131_072),
     # The settings of the peer's example.
-    "pendulum": Case("Pendulum-v1", 5, 100, 10, 10, 150_000, 1e-3),
+    "pendulum": ppo_case("Pendulum-v1", 5, 100, 10, 10, 150_000, 1e-3),
+    "pendulum_sac": SAC_PENDULUM,
 }
+
+
+def ours(case: Case) -> list[str]:
+    """Returns our overrides of a case."""
+    fixed = f"env=gymnax/{case.env}", f"algo={case.algorithm.lower()}", "tuning=none"
+    return [*fixed, f"total_env_steps={case.total}", *(f"{key}={value}" for key, value in case.ours.items())]
+
+
+def theirs(case: Case) -> dict:
+    """Returns the arguments of `peers.plain` for a case."""
+    fixed = {"algorithm": case.algorithm, "runs": RUNS, "env": case.env, "total_timesteps": case.total}
+    return fixed | case.theirs
 
 
 def measure(name: str) -> dict:
     """Measures our side of a case in this process."""
     import jaxmarl_echelon as je
 
-    return time_program(je.make_train(*CASES[name].ours()), RUNS)
+    return time_program(je.make_train(*ours(CASES[name])), RUNS)
 
 
 def main() -> None:
@@ -97,7 +149,7 @@ def main() -> None:
     if given.measure:
         print(json.dumps(measure(given.cases[0])))
         return
-    table = Table(title="PPO, median (least to most) over turns")
+    table = Table(title="Median (least to most) over turns")
     for column in ("case", "", "compile s", "compile CPU-s", "steps/s"):
         table.add_column(column)
     for name in given.cases or CASES:
@@ -105,7 +157,7 @@ def main() -> None:
         for _ in range(given.turns):
             for side in random.sample(list(found), len(found)):
                 if side == "rejax":
-                    found[side].append(ask(given.peer_python, "plain", CASES[name].theirs()))
+                    found[side].append(ask(given.peer_python, "plain", theirs(CASES[name])))
                     continue
                 command = [sys.executable, __file__, name, "--measure"]
                 done = subprocess.run(command, capture_output=True, text=True, check=True)
