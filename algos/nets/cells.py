@@ -32,25 +32,27 @@ class Cell(NamedTuple):
     Attributes:
       gates: blocks of `width` columns in both kernels.
       states: arrays carried from step to step, the output first.
-      step: `(states, inputs, recurrent) -> (states, saved)`; `inputs` (bias included) and `recurrent` are the
-        contributions of the input and of the previous output to the gates, `[..., gates * width]` each, and
-        `saved` is what `pull` needs.
+      parts: arrays into which the contributions of the inputs are divided before the loop over time.
+      step: `(states, inputs, recurrent) -> (states, saved)`; `inputs` (bias included), as `parts` arrays, and
+        `recurrent` are the contributions of the input and of the previous output to the gates,
+        `[..., gates * width]` in all, and `saved` is what `pull` needs.
       pull: `(slopes, states, saved) -> (slopes, inputs, recurrent)`, from the gradients of the states after
         a step to those of its arguments; `states` are those before the step.
     """
 
     gates: int
     states: int
+    parts: int
     step: Callable
     pull: Callable
 
 
-def lstm_step(states, inputs: jax.Array, recurrent: jax.Array):
+def lstm_step(states, inputs: list[jax.Array], recurrent: jax.Array):
     """Takes one step of the LSTM with a forget gate (Gers, Schmidhuber and Cummins 2000), without peepholes.
 
     Gates come in the order input, forget, candidate, output; states are `(output, cell)`.
     """
-    enter, keep, candidate, leave = _activate(inputs + recurrent, (True, True, False, True))
+    enter, keep, candidate, leave = _activate(inputs[0] + recurrent, (True, True, False, True))
     cell = keep * states[1] + enter * candidate
     bounded = jnp.tanh(cell)
     return (leave * bounded, cell), (enter, keep, candidate, leave, bounded)
@@ -70,16 +72,17 @@ def lstm_pull(slopes, states, saved):
     return (jnp.zeros_like(doutput), dcell * keep), dgates, dgates
 
 
-def gru_step(states, inputs: jax.Array, recurrent: jax.Array):
+def gru_step(states, inputs: list[jax.Array], recurrent: jax.Array):
     """Takes one step of the GRU (Cho et al. 2014), with the reset gate applied after the recurrent product.
 
-    Gates come in the order reset, update, candidate; an update gate of 1 keeps the state.
+    Gates come in the order reset, update, candidate; an update gate of 1 keeps the state. The inputs of each
+    gate are an array of their own: XLA on a CPU does not vectorise functions of parts of the rows that it
+    takes from a longer array in a loop over time.
     """
     (hidden,) = states
-    width = hidden.shape[-1]
-    use, keep, _ = _activate(inputs + recurrent, (True, True, False))
-    kept = recurrent[..., 2 * width :]
-    candidate = jnp.tanh(inputs[..., 2 * width :] + use * kept)
+    *gates, kept = jnp.split(recurrent, 3, axis=-1)
+    use, keep = (0.5 + 0.5 * jnp.tanh(0.5 * (x + y)) for x, y in zip(inputs[:2], gates, strict=True))
+    candidate = jnp.tanh(inputs[2] + use * kept)
     return (keep * hidden + (1.0 - keep) * candidate,), (use, keep, kept, candidate)
 
 
@@ -98,7 +101,7 @@ def _activate(gates: jax.Array, sigmoids: tuple[bool, ...]) -> list[jax.Array]:
     """Splits gates `[..., n * H]` into n blocks, with sigmoid(x) = (1 + tanh(x / 2)) / 2 or tanh(x) of each.
 
     One function of the whole array, before it is split: XLA on a CPU does not vectorise functions of slices
-    in a loop over time. A block that is not used is computed too: a slice would cost more.
+    in a loop over time.
     """
     width = gates.shape[-1] // len(sigmoids)
     half = jnp.repeat(jnp.where(jnp.array(sigmoids), 0.5, 1.0), width)
@@ -106,7 +109,7 @@ def _activate(gates: jax.Array, sigmoids: tuple[bool, ...]) -> list[jax.Array]:
     return [0.5 + 0.5 * x if logistic else x for x, logistic in zip(blocks, sigmoids, strict=True)]
 
 
-CELLS = {"lstm": Cell(4, 2, lstm_step, lstm_pull), "gru": Cell(3, 1, gru_step, gru_pull)}
+CELLS = {"lstm": Cell(4, 2, 1, lstm_step, lstm_pull), "gru": Cell(3, 1, 3, gru_step, gru_pull)}
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -142,7 +145,8 @@ def _run_cell_forward(cell, dtype, kernel, states, inputs, reset):
         after, saved = cell.step(states, inputs, cast_product(states[0], kernel, dtype))
         return after, (after[0], states, saved)
 
-    after, (y, before, saved) = jax.lax.scan(step, states, (inputs, reset))
+    rows = jnp.split(inputs, cell.parts, axis=-1), reset
+    after, (y, before, saved) = jax.lax.scan(step, states, rows)
     return (after, y), (kernel, reset, before, saved)
 
 
