@@ -210,8 +210,8 @@ class ValueParts(NamedTuple):
         obs = self.see(batch.obs)
         if batch.inside is None:
             return self.network.apply(params["agent"], obs, None)[0]
-        begins = None if batch.context is None else batch.context.begins
-        return run_sequences(self.network, params["agent"], obs, begins)
+        reset = None if batch.reset is None else batch.reset[:, :-1]
+        return run_sequences(self.network, params["agent"], obs, reset)
 
     def later(self, params: PyTree, batch: Sample) -> ActionValues:
         """Returns the values of all actions in the next observations of a batch, with the legal ones."""
@@ -223,9 +223,7 @@ class ValueParts(NamedTuple):
             return jax.tree.map(lambda x, y: jnp.concatenate([x[:, :1], y], 1), now, later)
 
         seen = self.see(every(batch.obs, batch.next_obs))
-        teams = batch.context is not None
-        begins = every(batch.context.begins, batch.next_context.begins) if teams else None
-        values = run_sequences(self.network, params["agent"], seen, begins)
+        values = run_sequences(self.network, params["agent"], seen, batch.reset)
         return values.replace(values=values.values[:, 1:], mask=mask)
 
 
@@ -278,15 +276,15 @@ def mixed_target(
 
 
 def run_sequences(
-    network: PolicyFunctions, params: PyTree, obs: PyTree, begins: jax.Array | None = None
+    network: PolicyFunctions, params: PyTree, obs: PyTree, reset: jax.Array | None = None
 ) -> ActionValues:
     """Values `[B, L, ...]` of observations `[B, L, ...]`, from an empty memory.
 
-    Where `begins` is set, bool `[B, L, ...]`, the memory is empty within the sequence too.
+    Where `reset` is set, bool `[B, L, ...]`, the memory is empty within the sequence too.
     """
     steps = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), obs)
     shape = jax.tree.leaves(steps)[0].shape[:-1]
-    reset = jnp.zeros(shape, bool) if begins is None else jnp.moveaxis(begins, 1, 0)
+    reset = jnp.zeros(shape, bool) if reset is None else jnp.moveaxis(reset, 1, 0)
     carry = network.initial_carry(shape[1:])
     values, _ = network.sequence(params, steps, carry, reset, None)
     return values.replace(values=jnp.moveaxis(values.values, 0, 1))

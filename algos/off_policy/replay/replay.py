@@ -56,8 +56,8 @@ class ReplayConfig:
     Attributes:
       capacity: transitions of all rows together, divided equally between rows.
       n_step: largest number of decisions that one sample spans.
-      sequence: consecutive decisions that a sample holds one by one, for learners with memory; above 1
-        excludes `n_step`, successes and hindsight.
+      sequence: consecutive decisions that a sample holds one by one, through the ends of episodes, for learners
+        with memory; above 1 excludes `n_step`, successes and hindsight.
       prioritized: draw by priority instead of uniformly.
       priority_exponent: 0 for uniform, 1 for proportional to the priority.
       priority_epsilon: added to every priority.
@@ -243,8 +243,7 @@ def make_replay(
         ring = state.ring
         chosen, row, slot, weight = choice.draw(state.choice, choice_key, ring)
         if config.sequence > 1:
-            window = make_windows(ring, row, slot, config.sequence, gamma)
-            batch = read_sequences(ring, window, weight, row * slots + slot, gamma)
+            batch = read_sequences(ring, row, slot, config.sequence, weight, row * slots + slot, gamma)
             return state.replace(choice=chosen), batch
         window = make_windows(ring, row, slot, config.n_step, gamma)
         batch = read_samples(ring, window, weight, row * slots + slot, between=between)

@@ -130,6 +130,8 @@ class Sample(struct.PyTreeNode):
       context, next_context: leaves `[B, ...]` of the first and the last step of the window, or None.
       between: intermediate states; None if not requested or n is 1.
       inside: `[B, L]` bool for samples of sequences, see `read_sequences`; None for others.
+      reset: `[B, L + 1]` bool for samples of sequences, `[B, L + 1, A]` for rows of A agents: the memory is
+        empty before this observation. None for no such places.
     """
 
     obs: jax.Array
@@ -143,6 +145,7 @@ class Sample(struct.PyTreeNode):
     next_context: PyTree = None
     between: IntermediateStates | None = None
     inside: jax.Array | None = None
+    reset: jax.Array | None = None
 
 
 def init_ring(
@@ -276,22 +279,62 @@ def read_between(ring: Ring, window: Window) -> IntermediateStates:
 
 
 def read_sequences(
-    ring: Ring, window: Window, weight: jax.Array, index: PyTree, gamma: jax.Array | float
+    ring: Ring,
+    row: jax.Array,
+    slot: jax.Array,
+    steps: int,
+    weight: jax.Array,
+    index: PyTree,
+    gamma: jax.Array | float,
 ) -> Sample:
-    """Reads windows of L steps as sequences, with the fields of every step, `[B, L, ...]`.
+    """Reads sequences of L = `steps` decisions that begin at `[B]` stored transitions, `[B, L, ...]`.
 
-    `discount` is that of one step; steps that are not `inside` are arbitrary.
+    Observation l + 1 is the one after decision l, so that one pass over L + 1 observations gives all values.
+    A sequence goes on after an episode with the row's next one, from an empty memory (`reset`). The last
+    observation of an episode that was cut, whose value is bootstrapped, takes the place of a decision;
+    this place, and those after the row's newest transition, are not `inside` and arbitrary.
+
+    Args:
+      ring: N rows.
+      row, slot: `[B]` int32, first decisions.
+      steps: L.
+      weight, index: `[B]`, see `Sample`.
+      gamma: discount of one step.
     """
-    row, slot = window.row[:, None], window.slot
+    row, places = row[:, None], jnp.arange(steps + 1)
+    slots = (slot[:, None] + places) % ring.slots
+    ends, newest = ring.last[row, slots], slots == ring.newest[row]
+    # No decision was made in these next observations, so they need a place of their own.
+    last_seen = newest | ends & (ring.discount[row, slots] > 0)
+    place = places + jnp.cumsum(last_seen, 1) - last_seen
+    step = (place[:, None] <= places[:, None]).sum(-1) - 1
+
+    def at_places(x):
+        return jnp.take_along_axis(x, step, 1)
+
+    last = at_places(place) < places
+    known = at_places(jnp.cumsum(newest, 1) - newest) == 0
+    restarts = at_places(jnp.pad(ends[:, :-1], ((0, 0), (1, 0)))) & ~last
+    source = at_places(slots)
+
+    def seen(now, later):
+        chosen = last.reshape(last.shape + (1,) * (now.ndim - 2))
+        return jnp.where(chosen, later[row, source], now[row, source])
+
+    reset = restarts
+    if ring.context is not None and ring.context.begins is not None:
+        reset = seen(ring.context.begins, ring.next_context.begins) | restarts[..., None]
+    obs, source = seen(ring.obs, ring.next_obs).astype(jnp.float32), source[:, :-1]
     return Sample(
-        obs=ring.obs[row, slot].astype(jnp.float32),
-        action=ring.action[row, slot],
-        reward=ring.reward[row, slot],
-        discount=gamma * ring.discount[row, slot],
-        next_obs=ring.next_obs[row, slot].astype(jnp.float32),
+        obs=obs[:, :-1],
+        action=ring.action[row, source],
+        reward=ring.reward[row, source],
+        discount=gamma * ring.discount[row, source],
+        next_obs=obs[:, 1:],
         weight=weight,
         index=index,
-        context=jax.tree.map(lambda x: x[row, slot], ring.context),
-        next_context=jax.tree.map(lambda x: x[row, slot], ring.next_context),
-        inside=window.inside,
+        context=jax.tree.map(lambda x: x[row, source], ring.context),
+        next_context=jax.tree.map(lambda x: x[row, source], ring.next_context),
+        inside=(known & ~last)[:, :-1],
+        reset=reset,
     )

@@ -9,7 +9,7 @@ from value_cases import GAME, SMALL, A, E, act_in_game, make, moved, numpy_value
 from algos.nets.action_values import ValueLayer, make_action_values
 from algos.nets.networks import Layers
 from algos.off_policy.dqn import DQNConfig
-from algos.off_policy.replay.rings import Sample, make_windows, read_sequences
+from algos.off_policy.replay.rings import Sample, read_sequences
 from algos.off_policy.teams import MonotonicMixer, QMIXConfig, VDNConfig, append_agent_ids, rows_of_teams
 from algos.types import ActionSpec, Context, ObservationSpec, Transition
 
@@ -204,8 +204,7 @@ def test_an_agent_that_comes_is_valued_from_an_empty_memory():
         state = agent.init(key).replace(params=params, targets={"critic": params["critic"]})
         state, _ = jax.lax.scan(lambda state, x: agent.update(state, key, x), state, given)
         ring, first = state.replay.ring, jnp.zeros(1, jnp.int32)
-        window = make_windows(ring, first, first, steps, 1.0)
-        batch = read_sequences(ring, window, jnp.ones(1), first, 1.0)
+        batch = read_sequences(ring, first, first, steps, jnp.ones(1), first, 1.0)
         carry, values, best = policy.initial_carry((A,)), [], []
         for t in range(steps):
             carry, now, _ = policy.step(own, obs[t], carry, begins[t], None)
