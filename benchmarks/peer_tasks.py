@@ -131,6 +131,7 @@ BATTLE_QMIX = {
     "algo.gamma": "0.99",
     "algo.normalize_observation": "false",
     "algo.reward_scale": "10",
+    "algo.optimizer": "radam",
     "algo.team_reward": "mean",
     "algo.batch_size": "32",
     "algo.learning_rate": "5e-5",
@@ -149,6 +150,7 @@ BATTLE_QMIX = {
 
 # Value learners in `spread`: what their settings have in common.
 SPREAD_VALUES = {
+    "algo.optimizer": "radam",
     "algo.gamma": "0.9",
     "algo.normalize_observation": "false",
     "eval_episodes": "512",

@@ -19,7 +19,6 @@ from algos.off_policy.learning import (
 from algos.off_policy.replay.replay import Replay, make_replay
 from algos.off_policy.replay.rings import PLAIN_ROWS, ReplayRowLayout
 from algos.off_policy.settings import OffPolicySettings
-from algos.optim.optimizers import make_adam
 from algos.optim.small_batches import step_on_few_rows
 from algos.types import (
     ActionSpec,
@@ -222,7 +221,7 @@ def initial_off_policy_state(
     return OffPolicyState(
         params=params,
         targets=jax.tree.map(jnp.copy, {part: params[part] for part in method.targets}),
-        optimizers={part: make_adam().init(x) for part, x in params.items()},
+        optimizers={part: method.optimizer.init(x) for part, x in params.items()},
         observations=statistics if config.normalize_observation else None,
         replay=replay.init(),
         hyper=initial_traced_hyper(config, method),

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from algos import collectives
+from algos.checks import require_choice
 from algos.defaults import FROM_FILE, take_defaults_from
 from algos.nets.action_values import (
     ActionValues,
@@ -34,6 +35,7 @@ from algos.off_policy.learning import (
 )
 from algos.off_policy.networks import make_layers
 from algos.off_policy.replay.rings import ReplayRowLayout, Sample
+from algos.optim.optimizers import VALUE_OPTIMIZERS, make_optimizer
 from algos.types import ActionSpec, Context, Metrics, ObservationSpec, PyTree, Transition
 
 
@@ -55,6 +57,7 @@ class ActionValueSettings(ReplayLearner):
       learning_rate_transitions: transitions over which the learning rate changes linearly, the warm-up
         included.
       max_grad_norm: bound on the gradient norm; None for no clipping.
+      optimizer: a key of `VALUE_OPTIMIZERS`.
     """
 
     ACTIONS: ClassVar[str] = "discrete"
@@ -84,8 +87,10 @@ class ActionValueSettings(ReplayLearner):
     learning_rate_end: float | None = FROM_FILE
     learning_rate_transitions: int = FROM_FILE
     max_grad_norm: float | None = FROM_FILE
+    optimizer: str = FROM_FILE
 
     def __post_init__(self):
+        require_choice("optimizer", self.optimizer, VALUE_OPTIMIZERS)
         if isinstance(self.core, Mapping):
             object.__setattr__(self, "core", CoreConfig(**self.core))
         super().__post_init__()
@@ -182,6 +187,7 @@ def make_value_method(
         acting=keep_agent,
         initial_carry=network.initial_carry,
         explores=True,
+        optimizer=make_optimizer(config.optimizer),
     )
 
 

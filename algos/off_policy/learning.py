@@ -19,7 +19,7 @@ from algos.nets.observations import Statistics, merge_statistics, normalize_obse
 from algos.off_policy.replay.replay import Replay
 from algos.off_policy.replay.rings import Sample
 from algos.off_policy.settings import OffPolicySettings
-from algos.optim.optimizers import AdamState, clip_scale, global_norm, make_adam
+from algos.optim.optimizers import AdamState, Optimizer, clip_scale, global_norm, make_adam
 from algos.types import (
     Asymmetric,
     Hyper,
@@ -104,6 +104,7 @@ class OffPolicyMethod(NamedTuple):
       rows: `(transition, observation) -> rows`, one decision `[E, A]` as rows of the replay `[N]`.
       initial_carry: `(batch_shape) -> carry`, the recurrent state before the first decision.
       explores: see `Agent`.
+      optimizer: of all parts.
     """
 
     init: Callable
@@ -120,6 +121,7 @@ class OffPolicyMethod(NamedTuple):
     rows: Callable = flatten_transition
     initial_carry: Callable = lambda _batch_shape: ()
     explores: bool = False
+    optimizer: Optimizer = make_adam()
 
 
 def store_decision(replay: Replay, state: OffPolicyState, rows: Transition) -> OffPolicyState:
@@ -222,17 +224,17 @@ def critic_step(
     (value, (td, mean)), grads = jax.value_and_grad(loss, has_aux=True)(state.params["critic"])
     metrics = {"critic_loss": value, "td_error": td.mean(), "value": mean}
     grads, metrics = collectives.mean_over_shards((grads, metrics))
-    return adam_step(state, "critic", grads, "learning_rate"), td, metrics
+    return optimize_part(method.optimizer, state, "critic", grads, "learning_rate"), td, metrics
 
 
-def adam_step(state: OffPolicyState, part: str, grads: PyTree, rate: str) -> OffPolicyState:
-    """Takes one step of Adam on one part, with the learning rate `rate` if set, else `learning_rate`."""
+def optimize_part(
+    optimizer: Optimizer, state: OffPolicyState, part: str, grads: PyTree, rate: str
+) -> OffPolicyState:
+    """Takes one step on one part, with the learning rate `rate` if set, else `learning_rate`."""
     hyper = state.hyper | {"learning_rate": anneal_learning_rate(state, rate)}
     scale = clip_scale(global_norm(grads), hyper["max_grad_norm"]) if "max_grad_norm" in hyper else 1.0
-    params, optimizer = make_adam().step(grads, state.optimizers[part], state.params[part], hyper, scale)
-    return state.replace(
-        params=state.params | {part: params}, optimizers=state.optimizers | {part: optimizer}
-    )
+    params, moments = optimizer.step(grads, state.optimizers[part], state.params[part], hyper, scale)
+    return state.replace(params=state.params | {part: params}, optimizers=state.optimizers | {part: moments})
 
 
 def anneal_learning_rate(state: OffPolicyState, rate: str = "learning_rate") -> jax.Array:

@@ -20,13 +20,14 @@ from algos.nets.networks import NetworkFunctions
 from algos.off_policy.learning import (
     OffPolicyMethod,
     OffPolicyState,
-    adam_step,
     bellman_target,
+    optimize_part,
     update_targets,
 )
 from algos.off_policy.networks import make_actor, make_ensemble
 from algos.off_policy.replay.rings import Sample
 from algos.off_policy.settings import ActorCriticSettings
+from algos.optim.optimizers import make_adam
 from algos.types import ActionSpec, Metrics, ObservationSpec, PyTree
 
 
@@ -188,7 +189,7 @@ def step_actor_and_temperature(
 
     mine = jax.value_and_grad(loss, has_aux=True)(state.params["actor"])
     (actor_loss, entropy), grads = collectives.mean_over_shards(mine)
-    state = adam_step(state, "actor", grads, "actor_learning_rate")
+    state = optimize_part(make_adam(), state, "actor", grads, "actor_learning_rate")
     slope = entropy - state.hyper["target_entropy"]
-    state = adam_step(state, "log_alpha", slope, "alpha_learning_rate")
+    state = optimize_part(make_adam(), state, "log_alpha", slope, "alpha_learning_rate")
     return update_targets(state), {"actor_loss": actor_loss, "entropy": entropy, "alpha": alpha}

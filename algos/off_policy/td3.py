@@ -19,14 +19,15 @@ from algos.off_policy.agent import ReplayLearner
 from algos.off_policy.learning import (
     OffPolicyMethod,
     OffPolicyState,
-    adam_step,
     bellman_target,
+    optimize_part,
     squared_loss,
     update_targets,
 )
 from algos.off_policy.networks import make_actor, make_ensemble
 from algos.off_policy.replay.rings import Sample
 from algos.off_policy.settings import ActorCriticSettings
+from algos.optim.optimizers import make_adam
 from algos.types import ActionSpec, Metrics, ObservationSpec
 
 
@@ -139,7 +140,7 @@ def actor_step(
         return -networks.critics.apply(first, batch.obs, networks.act(params, batch.obs)).mean()
 
     value, grads = collectives.mean_over_shards(jax.value_and_grad(loss)(state.params["actor"]))
-    state = update_targets(adam_step(state, "actor", grads, "actor_learning_rate"))
+    state = update_targets(optimize_part(make_adam(), state, "actor", grads, "actor_learning_rate"))
     return state, value
 
 

@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from algos.checks import require_minibatches
+from algos.checks import require_choice, require_minibatches
 from algos.defaults import FROM_FILE, take_defaults_from
 from algos.nets.action_values import ActionValues, ValueLayer, anneal_epsilon, make_action_values
 from algos.nets.actor_critic import PolicyFunctions, with_observation_decoder
@@ -24,7 +24,7 @@ from algos.on_policy.returns import gae_of_rollout
 from algos.on_policy.sample_epochs import keep_where, learning_rewards, run_epochs
 from algos.on_policy.segment_epochs import split_into_segments
 from algos.on_policy.settings import OnPolicyState
-from algos.optim.optimizers import Optimizer, make_optimizer
+from algos.optim.optimizers import VALUE_OPTIMIZERS, Optimizer, make_optimizer
 from algos.types import ActionSpec, Agent, Asymmetric, Hyper, Metrics, ObservationSpec, PyTree, Rollout
 
 
@@ -40,6 +40,7 @@ class PQNConfig(RolloutLearner):
         `horizon` decisions are learnt from whole.
       epochs: passes over a rollout.
       num_minibatches: minibatches per pass; must divide T * E * A, or E * A with a recurrent core.
+      optimizer: a key of `VALUE_OPTIMIZERS`.
       epsilon, epsilon_end: probability of a random legal action, initially and after `exploration_fraction`.
       exploration_fraction: part of `total_updates` over which the probability falls linearly.
     """
@@ -58,11 +59,13 @@ class PQNConfig(RolloutLearner):
     core: CoreConfig = FROM_FILE
     epochs: int = FROM_FILE
     num_minibatches: int = FROM_FILE
+    optimizer: str = FROM_FILE
     epsilon: float = FROM_FILE
     epsilon_end: float = FROM_FILE
     exploration_fraction: float = FROM_FILE
 
     def __post_init__(self):
+        require_choice("optimizer", self.optimizer, VALUE_OPTIMIZERS)
         if isinstance(self.core, Mapping):
             object.__setattr__(self, "core", CoreConfig(**self.core))
         super().__post_init__()
@@ -103,7 +106,7 @@ class PQNConfig(RolloutLearner):
     def method(self, policy: PolicyFunctions, **run) -> OnPolicyMethod:
         """Returns epochs of minibatches on the squared errors of the taken actions' values."""
         del run
-        optimizer = make_optimizer("adam")
+        optimizer = make_optimizer(self.optimizer)
         return OnPolicyMethod(
             optimizer.init,
             partial(learn_values, self, policy, optimizer),

@@ -22,6 +22,9 @@ from algos.types import PyTree
 
 SCHEDULES = ("constant", "linear", "cosine")
 
+# Optimisers of learners of action values.
+VALUE_OPTIMIZERS = ("adam", "radam")
+
 # Fields of `optax.ScaleByAdamState`: steps, running mean of the gradients, that of their squares.
 AdamMoments = tuple[jax.Array, PyTree, PyTree]
 
@@ -125,7 +128,7 @@ def make_optimizer(name: str, **options) -> Optimizer:
     """Builds an optimiser by name.
 
     Args:
-      name: a key of `OPTIMIZERS`: "adam", "adamw", "muon", "schedule_free" or "rmsprop".
+      name: a key of `OPTIMIZERS`: "adam", "radam", "adamw", "muon", "schedule_free" or "rmsprop".
       options: `rest` and `stacked` of `make_muon`, `warmup_steps` of `make_schedule_free`; the other
         optimisers have no options.
 
@@ -146,14 +149,17 @@ def keep_unless(apply: jax.Array | bool, after: PyTree, before: PyTree) -> PyTre
     return jax.tree.map(lambda new, old: jnp.where(apply, new, old), after, before)
 
 
-def make_adamw(decay: bool = True) -> Optimizer:
+def make_adamw(decay: bool = True, rectified: bool = False) -> Optimizer:
     """Builds Adam with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2), from Optax.
 
     Uses `weight_decay`, `adam_beta1`, `adam_beta2` and `adam_eps`.
 
     Args:
       decay: False for Adam itself, which ignores `weight_decay`.
+      rectified: whether steps are as small at first as the squares of few gradients are uncertain (Liu et al.
+        2020, algorithm 2).
     """
+    scale_moments = optax.scale_by_radam if rectified else optax.scale_by_adam
 
     def init(params):
         count, mean, square = cast(AdamMoments, optax.scale_by_adam().init(params))
@@ -161,7 +167,7 @@ def make_adamw(decay: bool = True) -> Optimizer:
 
     def step(grads, state, params, hyper, scale=1.0, apply=True):
         hyper = DEFAULTS | hyper
-        transform = optax.scale_by_adam(hyper["adam_beta1"], hyper["adam_beta2"], hyper["adam_eps"])
+        transform = scale_moments(hyper["adam_beta1"], hyper["adam_beta2"], hyper["adam_eps"])
         moments = optax.ScaleByAdamState(state.count, state.mean, state.square)
         update, after = transform.update(scale_gradients(grads, scale), moments)
         count, mean, square = cast(AdamMoments, after)
@@ -175,6 +181,11 @@ def make_adamw(decay: bool = True) -> Optimizer:
 def make_adam() -> Optimizer:
     """Builds Adam (Kingma and Ba 2015), which uses `adam_beta1`, `adam_beta2` and `adam_eps`."""
     return make_adamw(decay=False)
+
+
+def make_radam() -> Optimizer:
+    """Builds rectified Adam (Liu et al. 2020), which uses the hyper-parameters of `make_adam`."""
+    return make_adamw(decay=False, rectified=True)
 
 
 def make_rmsprop() -> Optimizer:
@@ -301,6 +312,7 @@ def make_schedule_free(warmup_steps: int = 0) -> Optimizer:
 
 OPTIMIZERS = {
     "adam": make_adam,
+    "radam": make_radam,
     "adamw": make_adamw,
     "muon": make_muon,
     "schedule_free": make_schedule_free,

@@ -1,4 +1,5 @@
 import functools
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -26,11 +27,12 @@ from off_policy_cases import (
 )
 
 from algos.nets.normalize import exact_moments, merge_moments, normalize_by_moments
-from algos.off_policy.learning import adam_step, critic_step, gradient_step, update_targets
+from algos.off_policy.learning import critic_step, gradient_step, optimize_part, update_targets
 from algos.off_policy.replay.replay import Replay
 from algos.off_policy.sac import SACConfig
 from algos.off_policy.td3 import TD3Config
 from algos.off_policy.tqc import TQCConfig
+from algos.optim.optimizers import make_adam
 from algos.types import ActionSpec
 
 CONFIGS = [SACConfig, TD3Config, TQCConfig]
@@ -351,7 +353,10 @@ def test_targets_start_as_copies_so_that_a_state_can_be_donated():
 
 def test_a_part_has_its_own_learning_rate_or_the_common_one():
     _, state = make(SACConfig, learning_rate=0.01, actor_learning_rate=0.002)
-    grads, step = jax.tree.map(np.ones_like, state.params), jax.jit(adam_step, static_argnums=(1, 3))
+    grads, step = (
+        jax.tree.map(np.ones_like, state.params),
+        jax.jit(partial(optimize_part, make_adam()), static_argnums=(1, 3)),
+    )
     for part, rate, expected in [
         ("actor", "actor_learning_rate", 0.002),
         ("log_alpha", "alpha_learning_rate", 0.01),

@@ -51,6 +51,33 @@ def test_adam_is_the_algorithm_of_the_paper():
     assert state.count == 5
 
 
+def test_rectified_adam_is_the_algorithm_of_the_paper():
+    """Liu et al.'s algorithm 2: momentum alone while the variance is not known, then rectified."""
+    rate, beta1, beta2, eps = 0.01, 0.8, 0.9, 1e-5
+    hyper = {"learning_rate": rate, "adam_beta1": beta1, "adam_beta2": beta2, "adam_eps": eps}
+    optimizer = make_optimizer("radam")
+    params, state = PARAMS, optimizer.init(PARAMS)
+    expected = {name: np.asarray(x, np.float64) for name, x in PARAMS.items()}
+    mean, square = ({name: np.zeros_like(x) for name, x in expected.items()} for _ in range(2))
+    longest, rectified = 2 / (1 - beta2) - 1, 0
+    for t in range(1, 13):
+        grads = gradients(t % 3)
+        params, state = optimizer.step(grads, state, params, hyper)
+        length = longest - 2 * t * beta2**t / (1 - beta2**t)
+        for name, x in grads.items():
+            g = np.asarray(x, np.float64)
+            mean[name] = beta1 * mean[name] + (1 - beta1) * g
+            square[name] = beta2 * square[name] + (1 - beta2) * g**2
+            step = mean[name] / (1 - beta1**t)
+            if length >= 5:
+                r = (length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)
+                step = np.sqrt(r) * step / (np.sqrt(square[name] / (1 - beta2**t)) + eps)
+            expected[name] -= rate * step
+        rectified += length >= 5
+    assert 3 < rectified < 12
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4), params, expected)
+
+
 def test_the_first_step_of_rmsprop():
     """By hand: the running mean is (1 - decay) g^2, so the step is rate * g / (sqrt(1 - decay) |g| + eps)."""
     params, hyper = {"x": jnp.array([1.0, 1.0])}, {"learning_rate": 0.1, "rmsprop_decay": 0.75}
@@ -162,7 +189,7 @@ def test_learning_rates_side_by_side(name):
 
 def test_an_unknown_optimizer():
     with pytest.raises(
-        ValueError, match="optimizer=sgd: unknown; allowed: adam, adamw, muon, schedule_free, rms"
+        ValueError, match="optimizer=sgd: unknown; allowed: adam, radam, adamw, muon, schedule_free, rms"
     ):
         make_optimizer("sgd")
 
