@@ -262,24 +262,27 @@ def _trajectory_info(
     """Inputs of the reward transforms for one decision of the learner's role `number`, `[E, A]`.
 
     If transforms use scores (`scored`), an agent's decisions are rewarded at the end of the episode, even if
-    its own trajectory ended before: the result is known only then.
+    its own trajectory ended before: the result is known only then. An episode in which the other role had no
+    agent has no result.
     """
     after, transition = moment.after, moment.transition
     acted, waited = transition.acted[role], transition.waited.get(role)
     finished = transition.finished.mask[:, None]
     over = jnp.broadcast_to(transition.reset_next[:, None], acted.shape)
+    score = jnp.broadcast_to(_won(spec, role, transition.finished), acted.shape)
     if scored:
-        ended = finished & transition.finished.present[role]
+        ended = finished & transition.finished.present[role] & ~jnp.isnan(score)
     else:
         concerned = acted if waited is None else acted | waited
         ended = concerned & (after.terminated[role] | finished)
         over = over | after.terminated[role] | after.truncated[role]
-    score = jnp.broadcast_to(_won(spec, role, transition.finished), acted.shape)
     return TrajectoryInfo(jnp.full(acted.shape, number), ended, score, over)
 
 
 def _won(spec: EnvSpec, role: str, finished: Finished) -> jax.Array:
     """Result of a finished episode, `[E, 1]`, or `[E, A]` by agent: 1 for a win, 1/2 a draw, 0 a loss.
+
+    NaN where a role that is compared by its agents' scores had no agent.
 
     A win is a higher score than that of the only other role if that role has a score, else a score above 1/2.
     """

@@ -4,6 +4,7 @@ import dataclasses
 from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import probes
 import pytest
@@ -14,6 +15,7 @@ from algos.off_policy.sac import SACConfig
 from algos.on_policy.ppo import PPOConfig
 from algos.types import Rollout
 from jaxmarl_echelon.curricula.base import constant_curriculum
+from jaxmarl_echelon.envs import results
 from jaxmarl_echelon.envs.textgames.games import nim, tictactoe
 from jaxmarl_echelon.selfplay.credit import TrajectoryInfo, TransformSettings, make_advantage_transforms
 from jaxmarl_echelon.selfplay.settings import PoolSettings
@@ -200,6 +202,47 @@ def test_eliminated_agents_receive_the_reward_of_their_team():
             lead[over] = 0.0
         paid.append(rollout.advantage[..., 1][rollout.alive[..., 1]])
     assert set(np.concatenate(paid)) == {-1.0, 0.0, 1.0}
+
+
+class Deserted(Duel):
+    """Nobody is red in about half of the episodes, in which blue leads by a quarter from the start."""
+
+    @property
+    def spec(self):
+        plain = super().spec
+        blue, red = plain.roles
+        edge = results.Result("edge", kind="rate", role="red")
+        return dataclasses.replace(
+            plain, roles=(blue, dataclasses.replace(red, score="edge")), results=(*plain.results, edge)
+        )
+
+    def reset(self, key, params):
+        state, _ = super().reset(key, params)
+        alone = jax.random.bernoulli(jax.random.fold_in(key, 1))
+        state = state.replace(lead=jnp.where(alone, 0.25, 0.0))
+        return state, self._time(state, jnp.float32(0.0))
+
+    def _time(self, state, gain):
+        time, there = super()._time(state, gain), state.lead % 1 == 0
+        red = {"alive": time.alive["red"] & there, "terminated": time.terminated["red"] & there}
+        red |= {"reward": time.reward["red"] * there, "present": jnp.full(2, there)}
+        parts = {name: getattr(time, name) | {"red": value} for name, value in red.items()}
+        edge = jnp.full(2, state.lead < 0).astype(jnp.float32)
+        return time.replace(**parts, info=time.info | {"edge": edge})
+
+
+def test_games_in_which_the_other_role_had_no_agent_are_not_learnt_from():
+    """They have no result: `WinDrawLoss` gave their decisions a NaN, with which the run stopped."""
+    given = {"total_env_steps": 10_000, "num_envs": 8, "stagger": False}
+    config = RunConfig(
+        Deserted(), ALGO, constant_curriculum, transforms=TransformSettings(final=["WinDrawLoss"]), **given
+    )
+    for rollout, _ in learnt_from(config):
+        alone = np.arctanh(rollout.obs[..., 0, 1]) % 1
+        alone = np.abs(alone - 0.25) < 0.01
+        assert 0.1 < alone.mean() < 0.9
+        assert not rollout.alive[alone].any() and rollout.alive[~alone].mean() > 0.3
+        assert np.isfinite(rollout.advantage).all() and (rollout.advantage[rollout.alive] != 0).any()
 
 
 def test_agents_with_own_scores_are_ranked_by_them():
