@@ -76,7 +76,7 @@ class Rollout(struct.PyTreeNode):
       skip: `[T, E, A]` bool; the agent waited for its turn: its rewards are credited to its last decision,
         and discounts count decisions. None where agents do not take turns.
       last_skip: `[E, A]` bool; the agent does not act on the observation after the last step, but waits for
-        its turn. None as for `skip`.
+        its turn, unless all episodes are cut there. None as for `skip`.
       out: `[T, E, A]` bool; the agent is out of the game before its trajectory ends: its delayed rewards are
         credited to its last decision, discounted by time, and its observations have values. None in
         environments without delayed rewards.
@@ -116,15 +116,20 @@ class Rollout(struct.PyTreeNode):
         """Returns the rollout with the decisions not `alive` whose rewards are incomplete.
 
         These are the last decisions of agents that wait for their turn at its end. They have no advantage, so
-        that an average over decisions, or a policy that learns from a normalised 0, must leave them out.
+        that an average over decisions, or a policy that learns from a normalised 0, must leave them out. All
+        decisions of the last row are left out, also where the episode ends there: kept alone, these would
+        make episodes that end at once too frequent. Given advantages are only of episodes that have ended.
         """
-        if self.last_skip is None:
+        if self.last_skip is None or self.skip is None:
             return self
-        acts_later = jnp.concatenate([self.alive[1:], jnp.zeros_like(self.alive[:1])])
-        settled = acts_later | self.boundary | (self.discount == 0)
+        # Not by `alive`, which is no longer set where a decision has been left out.
+        waits_later = jnp.concatenate([self.skip[1:], jnp.ones_like(self.skip[:1])])
+        settled = ~waits_later | self.boundary | (self.discount == 0)
         rows = jnp.arange(len(settled)).reshape((-1, *(1,) * (settled.ndim - 1)))
-        complete = (rows <= jnp.where(settled, rows, -1).max(axis=0)) | ~self.last_skip
-        return self.replace(alive=self.alive & complete)
+        complete = rows <= jnp.where(settled, rows, -1).max(axis=0)
+        if self.advantage is None:
+            complete &= rows < len(settled) - 1
+        return self.replace(alive=self.alive & (complete | ~self.last_skip))
 
     @property
     def paid(self) -> jax.Array:

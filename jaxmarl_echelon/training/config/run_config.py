@@ -224,8 +224,15 @@ class RunConfig:
             raise ValueError(f"profile={self.profile}: the run has {self.updates} updates")
 
     def _require_credit(self) -> None:
-        """Checks that the learners and the environment support the reward transforms."""
+        """Checks that the learners and the environment support the reward transforms, or the lack of any."""
         plies, limit = self.horizon * self.env.spec.turns, self.env.spec.episode_limit
+        replays = any(algo.replays for algo in self.algos.values())
+        known = self.transforms or self.transforms.whole_games or replays
+        if self.env.spec.turns and self.horizon == 1 and not known:
+            raise ValueError(
+                "algo.horizon=1: nothing would be learnt, as the last decisions of rollouts in turn games "
+                "are left out; must be at least 2"
+            )
         if self.transforms.whole_games and not self.env.spec.turns:
             raise ValueError(f"transforms.whole_games=true: {self.env.spec.name} is not turn-based")
         if self.transforms.filter_opponent_invalid and self.env.spec.won_by_invalid is None:

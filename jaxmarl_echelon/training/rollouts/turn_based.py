@@ -188,9 +188,9 @@ def collect_turn_based(
 
     `table` assigns policies to the phase agents; by default the learner plays all of them.
 
-    The learner's rollout has axes `[T, N * M, 1]`. The last row of each column has a return only where its
-    game ended. Elsewhere its outcome is incomplete: it has advantage 0, and only its value is used, in the
-    previous row's return.
+    The learner's rollout has axes `[T, N * M, 1]`. The outcome of the last row of each column is incomplete
+    unless its game ends within it, or all games end with the rollout: only its value is used, in the previous
+    row's return.
     """
     spec, table = collector.env.spec, self_play_seats(collector) if table is None else table
     (role,), turns = spec.roles, spec.turns
@@ -245,7 +245,7 @@ def collect_turn_based(
     record = jax.tree.map(lambda x: merge_phases(x.reshape((-1, turns) + x.shape[1:])), record)
     paid = jax.tree.map(lambda x: table.pick(x)[..., None], accumulate_outcomes(told))
     seat, held = (record.pop(name, None) for name in ("seat", "held"))
-    rollout = assemble_rollout(record, paid, carries)
+    rollout = assemble_rollout(record, paid, carries, whole_games=collector.whole_games)
     # A game that began after the learner's ply and ended before its next one is no trajectory of it.
     ended = paid.ended if held is None else paid.ended & ~held
     story = TrajectoryInfo(seat, ended, paid.score, won_by_invalid=paid.won_by_invalid)
@@ -333,13 +333,16 @@ def merge_phases(x: jax.Array) -> jax.Array:
     return x.reshape((x.shape[0], -1) + x.shape[3:])
 
 
-def assemble_rollout(record: dict, paid: DecisionOutcome, carries: PyTree) -> Rollout:
+def assemble_rollout(
+    record: dict, paid: DecisionOutcome, carries: PyTree, *, whole_games: bool = False
+) -> Rollout:
     """Combines decisions and outcomes into a learner's rollout of C columns.
 
     Args:
       record: results of `record_decision`, leaves `[T, C, 1, ...]`.
       paid: outcomes, `[T, C, 1]`.
       carries: memories `[k, C, 1, ...]` before each segment.
+      whole_games: whether all games are over after the last row.
     """
     value = record["extras"].get("value")
     followed = {
@@ -351,6 +354,6 @@ def assemble_rollout(record: dict, paid: DecisionOutcome, carries: PyTree) -> Ro
         "boundary": paid.ended | paid.broken,
         "bootstrap": None if value is None else jnp.where(paid.broken, value, 0.0),
     }
-    last = jnp.ones(paid.reward.shape[1:], bool)
+    last = jnp.full(paid.reward.shape[1:], not whole_games)
     last_value = None if value is None else jnp.zeros(last.shape)
     return Rollout(**record | followed, carry=carries, last_value=last_value, last_skip=last)

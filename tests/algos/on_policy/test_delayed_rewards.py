@@ -127,6 +127,25 @@ def test_decisions_whose_rewards_come_after_the_rollout_are_not_learnt_from():
     assert advantage[4, 0] == 0 and abs(advantage[alive].mean()) < 1e-6
 
 
+def test_last_decisions_are_left_out_whether_or_not_their_games_end_in_time():
+    """Of them only those after which games end at once are known; each agent loses one decision, no more."""
+    acts, ends = np.ones((6, E), bool), np.zeros((6, E), bool)
+    ends[5, 1] = ends[4, 2] = True
+    rollout = rollout_of(np.float32(acts), acts, boundary=ends, skip=~acts, last_skip=np.ones(E, bool))
+    wanted = acts.copy()
+    wanted[5] = False
+    left = rollout.without_open_decisions()
+    for sampling in ("samples", "sequential"):
+        config = PPOConfig(gamma=GAMMA, sampling=sampling, horizon=6)
+        prepare = samples_from_rollout if sampling == "samples" else prepare_segments
+        batch = prepare(config, state_of(), left, config.initial_hyper(1))
+        np.testing.assert_array_equal(np.asarray(batch.alive).reshape(6, E), wanted, err_msg=sampling)
+    # Of given advantages, such as those of whole games, every one that is known counts.
+    wanted[5, 1] = True
+    told = rollout.replace(advantage=rollout.reward).without_open_decisions()
+    np.testing.assert_array_equal(told.alive[..., 0], wanted)
+
+
 def test_decisions_whose_rewards_come_after_their_segment_are_not_learnt_from():
     """The first two agents wait into the second half of the rollout; the game of the second ends before."""
     acts = np.ones((6, E), bool)

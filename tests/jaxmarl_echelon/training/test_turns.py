@@ -8,6 +8,7 @@ from flax import struct
 from marked import mark_others
 
 from algos.off_policy.sac import SACConfig
+from algos.on_policy import sample_epochs
 from algos.on_policy.ppo import PPOConfig
 from algos.on_policy.returns import gae
 from algos.types import Agent
@@ -226,6 +227,7 @@ def test_an_invalid_answer_is_won_by_the_other_seats_last_decision():
             "turn-based games need one shared learner",
         ),
         (SACConfig(), {}, "algo=sac: needs continuous actions; these are discrete"),
+        (PPOConfig(horizon=1), {}, "algo.horizon=1: nothing would be learnt"),
     ],
 )
 def test_unsupported_learners_are_refused_in_one_line(algo, changes, message):
@@ -343,6 +345,67 @@ def test_values_of_open_decisions_stay_when_others_are_refreshed():
     once, again = (unchanged_losses(epochs=2, recompute_advantage=when) for when in ("once", "minibatch"))
     for name in ("value_loss", "policy_loss"):
         np.testing.assert_allclose(again[name], once[name], rtol=1e-5)
+
+
+@struct.dataclass
+class Tossed:
+    clock: jax.Array
+    won: jax.Array
+
+
+class Toss(GameRules):
+    """A coin after the second ply: the first seat has won, or loses with its next one."""
+
+    name = "toss"
+    seats = 2
+    space = Discrete(2)
+    features = 1
+    plies = 3
+
+    def init(self, key):
+        return Tossed(jnp.int32(0), jnp.bool_(False))
+
+    def turn(self, state):
+        return state.clock % 2
+
+    def over(self, state):
+        return state.won | (state.clock >= 3)
+
+    def scores(self, state):
+        return jnp.where(state.won, 1.0, -1.0) * jnp.float32([1, -1])
+
+    def legal(self, state):
+        return jnp.ones(2, bool)
+
+    def apply(self, key, state, action):
+        return Tossed(state.clock + 1, (state.clock == 1) & jax.random.bernoulli(key))
+
+    def observe(self, state, seat):
+        return state.clock[None] / 4.0
+
+
+def test_a_rollout_that_ends_within_games_does_not_favour_short_ones():
+    """The first seat wins in two plies as often as it loses in three: its first decision is worth nothing."""
+    algo = PPOConfig(horizon=4, widths=(4,), num_minibatches=1, gamma=1.0, gae_lambda=1.0)
+    config = RunConfig(TextGame(Toss()), algo, constant_curriculum, 1, num_envs=512, eval_episodes=2)
+    (agent,) = make_agents(config).values()
+
+    def act(*given):
+        action, carry, extras = agent.act(*given)
+        return action, carry, extras | {"value": jnp.where(given[2][..., 0] == 0.5, -1.0, 0.0)}
+
+    def learn(state, key, rollout):
+        seen = sample_epochs.hide_unseen_observations(rollout).without_open_decisions()
+        batch = sample_epochs.samples_from_rollout(algo, state, seen, state.hyper)
+        first = batch.alive & (rollout.obs.ravel() == 0)
+        return state, {"sum": batch.target.sum(where=first), "number": first.sum()}
+
+    program = make_program(config, {ROLE: agent._replace(act=act, update=learn)})
+    update = jax.jit(lambda run: jax.lax.scan(lambda run, _: program.update(run), run, None, 8)[1].metrics)
+    metrics = update(jax.jit(program.init)(jax.random.key(0)))
+    number = np.sum(metrics["losses/number"])
+    assert number > 8000
+    assert abs(np.sum(metrics["losses/sum"]) / number) < 0.03
 
 
 def remembering_agent() -> Agent:
