@@ -150,7 +150,8 @@ def test_run_trains_on_final_rewards_minus_the_role_baseline(name):
         known = np.isfinite(expected)
         assert not given.alive[~known].any() and given.alive[known].mean() > 0.5
         learnt += given.alive.sum()
-        undecided |= ((given.discount == 0) & ~given.alive & ~given.skip).any()
+        waits = np.zeros_like(given.alive) if given.skip is None else given.skip
+        undecided |= ((given.discount == 0) & ~given.alive & ~waits).any()
         for seat in range(2):
             mine = [reward for role, reward in finals if role == seat]
             kept = (1 - TAU) ** len(mine)
