@@ -37,12 +37,14 @@ def mark_played_seats(had: jax.Array, seat: jax.Array, over: jax.Array) -> jax.A
     return had & ~jnp.all(had, axis=1, keepdims=True)
 
 
-def balance_seats(finished: Finished, entries: int, seats: int) -> Finished:
+def balance_seats(key: jax.Array, finished: Finished, entries: int, seats: int) -> Finished:
     """Selects equally many games against each entry from every seat; leaves mirrored games out.
 
-    For each entry and seat the first games of all shards are kept, as many as the seat with the fewest has.
+    For each entry and seat as many games of all shards are drawn as the seat with the fewest has. The first
+    ones would be short: after a change of opponents all games begin together.
 
     Args:
+      key: typed random key, the same for all shards.
       finished: games `[T, E]` with the tags `opponent` and `seat`.
       entries: number of entries of the pool.
       seats: N.
@@ -51,7 +53,7 @@ def balance_seats(finished: Finished, entries: int, seats: int) -> Finished:
     met = finished.mask & (tags[TAG] > 0)
     cell = collectives.gather_shards(jnp.where(met, tags[TAG] * seats + tags[SEAT], entries * seats), 1)
     flat = cell.ravel()
-    order = jnp.argsort(flat, stable=True)
+    order = jnp.lexsort((jax.random.uniform(key, flat.shape), flat))
     first = jnp.searchsorted(flat[order], jnp.arange(entries * seats + 1))
     fewest = jnp.min(jnp.diff(first).reshape(entries, seats), axis=1)
     rank = jnp.zeros_like(flat).at[order].set(jnp.arange(flat.size)) - first[flat]

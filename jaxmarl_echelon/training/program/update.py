@@ -22,6 +22,9 @@ from jaxmarl_echelon.training.rollouts import collect as rollout
 from jaxmarl_echelon.training.rollouts import turn_based, turn_based_pool
 from jaxmarl_echelon.training.rollouts.spec import CollectedRollout
 
+# Folded into an update's key of opponents, to separate the draw of counted games from other draws.
+BALANCED = 65
+
 
 class Report(NamedTuple):
     """Output of an update for the host.
@@ -143,7 +146,8 @@ def update_pool(
         )
     rated = finished
     if rotates_seats(collector):
-        rated = seat_rounds.balance_seats(finished, seat.pool.settings.entries, collector.env.spec.turns)
+        given = finished, seat.pool.settings.entries, collector.env.spec.turns
+        rated = seat_rounds.balance_seats(jax.random.fold_in(key, BALANCED), *given)
     counts = pool_role.count_outcomes(collector.env.spec, seat, rated)
     agent, learner = collector.agents[seat.owner], policies[seat.owner]
     games = pool_role.select_ranked_games(

@@ -28,11 +28,13 @@ from jaxmarl_echelon.selfplay.pool import LEARNER
 from jaxmarl_echelon.selfplay.ratings import rating_system
 from jaxmarl_echelon.selfplay.settings import PoolSettings
 from jaxmarl_echelon.training.acting.episode_statistics import SCORED
+from jaxmarl_echelon.training.acting.random_streams import split_update
 from jaxmarl_echelon.training.config import build
 from jaxmarl_echelon.training.config.build import RunConfig
 from jaxmarl_echelon.training.opponents import pool_role, seat_rounds
 from jaxmarl_echelon.training.program import agents as agents_lib
 from jaxmarl_echelon.training.program.program import make_program
+from jaxmarl_echelon.training.program.update import BALANCED
 from jaxmarl_echelon.training.rollouts import turn_based_pool
 
 NUM_ENVS = 16
@@ -125,33 +127,51 @@ def test_training_reports_the_learners_own_seat_against_its_own_opponents(run):
     assert abs(np.mean(points) - 0.5) > 0.005
 
 
-def evenly(table, seats: int) -> np.ndarray:
-    """The games `[n]` that count, of a table in order of time: of each entry as many from every seat."""
-    chosen = []
-    for entry in np.unique(table["opponent"][table["opponent"] > 0]):
-        mine = [
-            np.flatnonzero((table["opponent"] == entry) & (table["seat"] == seat)) for seat in range(seats)
-        ]
-        chosen += [game for games in zip(*mine, strict=False) for game in games]
-    return np.isin(np.arange(table["seat"].size), chosen)
+def counted(state, table, entries: int, seats: int) -> np.ndarray:
+    """The games `[n]` of a table that count in the update of a state: as many from every seat."""
+    place, mask = (table["step"], table["env"]), np.zeros((8 * seats, state.reset.shape[0]), bool)
+    mask[place] = True
+    tags = {name: np.zeros(mask.shape, np.int32) for name in ("opponent", "seat")}
+    for name, tag in tags.items():
+        tag[place] = table[name]
+    key = jax.random.fold_in(split_update(state.key).opponents, BALANCED)
+    finished = Finished(mask, {}, {}, np.zeros(mask.shape), {}, tags)
+    return np.asarray(seat_rounds.balance_seats(key, finished, entries, seats).mask)[place]
 
 
 def test_as_many_games_count_from_every_seat_on_any_number_of_shards():
-    chances = np.random.default_rng(3)
+    chances, key = np.random.default_rng(3), jax.random.key(0)
     tags = {"opponent": chances.integers(0, 4, (40, 12)), "seat": chances.integers(0, 3, (40, 12))}
     finished = Finished(chances.random((40, 12)) < 0.5, {}, {}, np.zeros((40, 12)), {}, tags)
-    table = {name: tag[finished.mask] for name, tag in tags.items()}
-    wanted = np.zeros((40, 12), bool)
-    wanted[finished.mask] = evenly(table, 3)
     parts = jax.tree.map(lambda x: np.stack(np.split(x, 2, axis=1)), finished)
 
     def keep(one):
-        return seat_rounds.balance_seats(one, 4, 3).mask
+        return seat_rounds.balance_seats(key, one, 4, 3).mask
 
-    np.testing.assert_array_equal(jax.jit(keep)(finished), wanted)
+    kept = np.asarray(jax.jit(keep)(finished))
     halves = jax.jit(jax.vmap(keep, axis_name=collectives.HERE))(parts)
-    np.testing.assert_array_equal(np.concatenate(halves, axis=1), wanted)
-    assert 0 < wanted.sum() < finished.mask.sum() and wanted.sum() % 3 == 0
+    np.testing.assert_array_equal(np.concatenate(halves, axis=1), kept)
+
+    def count(mask):
+        cells = 3 * tags["opponent"] + tags["seat"]
+        return np.bincount(cells[mask], minlength=12).reshape(4, 3)
+
+    fewest = count(finished.mask).min(axis=1) * (np.arange(4) > 0)
+    np.testing.assert_array_equal(count(kept), np.repeat(fewest[:, None], 3, axis=1))
+    assert not (kept & ~finished.mask).any() and 0 < kept.sum() < finished.mask.sum()
+
+
+def test_short_games_do_not_count_more_than_long_ones():
+    """Where games begin together, the first ones to end are those of who wins in less time."""
+    finish, seat = np.meshgrid([3, 15], np.repeat([0, 1], [200, 100]), indexing="ij")
+    mask = np.zeros((16, 600), bool)
+    mask[finish.ravel(), np.arange(600)] = True
+    tags = {"opponent": np.ones((16, 600), int), "seat": np.broadcast_to(seat.ravel(), (16, 600))}
+    finished = Finished(mask, {}, {}, np.zeros((16, 600)), {}, tags)
+    kept = np.asarray(seat_rounds.balance_seats(jax.random.key(0), finished, 2, 2).mask)
+    assert kept.sum() == 400
+    # A standard deviation of .0144; .75 if the first games of the first seat count.
+    assert abs(kept[3].sum() / kept.sum() - 0.5) < 0.06
 
 
 def test_games_are_counted_by_the_learners_seat(run):
@@ -162,7 +182,7 @@ def test_games_are_counted_by_the_learners_seat(run):
         table = games_of(report)
         entries = np.concatenate([np.zeros(8, int), np.repeat(np.asarray(before.pool.slots), 4)])
         np.testing.assert_array_equal(table["opponent"], entries[table["env"]])
-        rated = evenly(table, 2)
+        rated = counted(before, table, 5, 2)
         wins = np.bincount(table["opponent"][rated & (table["outcome"] == table["seat"])], minlength=5)
         kept = np.array(before.pool.iteration == after.pool.iteration)
         np.testing.assert_array_equal((after.pool.wins - before.pool.wins)[0][kept], wins[kept])
@@ -272,15 +292,16 @@ def test_a_learner_with_three_seats_is_rated():
     @jax.jit
     def first(key):
         state = program.init(key)
-        return state.pool, *program.update(state)
+        return state, *program.update(state)
 
-    before, after, report = jax.device_get(first(jax.random.key(0)))
+    start, after, report = jax.device_get(first(jax.random.key(0)))
+    before = start.pool
     table = games_of(report)
     number = table["seat"].size
     games = ratings.RankedGames(
         entries=np.where(np.arange(3) == table["seat"][:, None], 0, table["opponent"][:, None]),
         ranks=-np.stack([table[f"score/{seat}"] for seat in range(3)], axis=1).astype(int),
-        mask=evenly(table, 3),
+        mask=counted(start, table, pool.entries, 3),
     )
     system, moves = rating_system("trueskill"), before.kind == LEARNER
     expected = np.asarray(jax.jit(system.rank)(before.rating, games, moves))
