@@ -49,8 +49,8 @@ def check_env(
       `jax.vmap`;
     * play: all values are finite, observations lie in their space, flags are consistent (see `TimeStep`),
       agents whose trajectory has ended are not alive and get no reward unless a new trajectory begins,
-      agents that take turns (`EnvSpec.turns`) are alive only in their turn and end together, results are in
-      range, and every episode ends within `spec.episode_limit` decisions.
+      agents that take turns (`EnvSpec.turns`) are alive only in their turn and terminate together, results
+      are in range, and every episode ends within `spec.episode_limit` decisions.
 
     A reset that ignores its key only causes a warning.
 

@@ -125,8 +125,11 @@ def _check_turns(spec: EnvSpec, record: RolloutRecord) -> None:
         if role.name in time.action_mask:
             waits = ~alive & ~over & ~time.action_mask[role.name].all(-1)
             _forbid(waits, f"action_mask[{role.name!r}] forbids an action to a seat that waits")
-        ended = time.terminated[role.name] | time.truncated[role.name]
-        _forbid(ended != over, f"terminated[{role.name!r}] must be set for all seats if and only if over is")
+        wanted = f"terminated[{role.name!r}] must be set for all seats if and only if over is"
+        _forbid(time.terminated[role.name] != over, wanted)
+        # A truncated game is not learnt from, while its scores would count.
+        cut = np.asarray(time.truncated[role.name])
+        _forbid(cut, f"truncated[{role.name!r}] is set in turns: a limit must end games")
         for seat in range(spec.turns):
             early = ~time.over & (time.info[f"score/{seat}"] != 0)
             _forbid(early, f"info['score/{seat}'] is not 0 while the episode runs")

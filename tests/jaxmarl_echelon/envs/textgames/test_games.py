@@ -67,9 +67,14 @@ def scores_from_the_start(time):
     return time.replace(info=time.info | {"score/0": jnp.float32(1)})
 
 
+def truncated_at_the_end(time):
+    return time.replace(terminated=time.truncated, truncated=time.terminated)
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
+        (truncated_at_the_end, r"terminated\['player'\] must be set for all seats if and only if over is"),
         (everybody_alive, r"alive\['player'\] is set for a seat that is not in turn"),
         (scores_from_the_start, r"info\['score/0'\] is not 0 while the episode runs"),
     ],
