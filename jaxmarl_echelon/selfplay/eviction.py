@@ -60,13 +60,14 @@ def evict_idle(slots: BankSlots) -> jax.Array:
 
 
 def evict_spaced(slots: BankSlots) -> jax.Array:
-    """Keeps ages in a geometric progression: evicts the smallest gap relative to age, never the oldest."""
+    """Keeps ages in a geometric progression: evicts the least gap by age, never the oldest of several."""
     s = jnp.where(slots.filled, slots.iteration, slots.now)
     older, newer = s[None, :] < s[:, None], s[None, :] > s[:, None]
     before = jnp.max(jnp.where(older & slots.filled, s[None, :], -1), axis=1)
     after = jnp.min(jnp.where(newer & slots.filled, s[None, :], slots.now), axis=1)
     gap = (after - before) / jnp.maximum(slots.now - s, 1)
-    return jnp.where(before >= 0, gap, jnp.inf)
+    # A bank of one slot would keep its first snapshot for ever.
+    return jnp.where((before >= 0) | (jnp.sum(slots.filled) == 1), gap, jnp.inf)
 
 
 def evict_similar(slots: BankSlots) -> jax.Array:

@@ -73,6 +73,13 @@ def test_eviction_rules(rule, expected):
     assert (int(place), bool(found)) == (expected, True)
 
 
+@pytest.mark.parametrize("rule", [rule for rule, _ in RULES])
+def test_a_bank_of_one_slot_takes_the_newest_snapshot(rule):
+    one = jax.tree.map(lambda x: x[1:2] if x.ndim else x, slots())
+    place, found = eviction.choose_slot(rule, one)
+    assert (int(place), bool(found)) == (0, True)
+
+
 def test_pinned_and_used_slots_are_not_evicted():
     place, found = eviction.choose_slot("weakest", slots(filled=jnp.array([1, 1, 0, 1], bool)))
     assert (int(place), bool(found)) == (2, True)
