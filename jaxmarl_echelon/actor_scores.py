@@ -172,8 +172,12 @@ def task_scores(program: Program, result: evaluation.Evaluation) -> dict[str, di
     """Returns an evaluation's values per task that occurred."""
     if judging_spec(program).score is None:
         return {}
-    parts = evaluation.split_by_task(result, program.env.spec)
-    return {task: evaluation_scores(program, part) for task, part in parts.items()}
+    spec, found = program.env.spec, {}
+    for task, part in evaluation.split_by_task(result, spec).items():
+        # A part leaves out the episodes of other tasks as if they were quarantined.
+        own = np.asarray(result.quarantined) & (np.asarray(result.results["task"]) == spec.tasks.index(task))
+        found[task] = evaluation_scores(program, part) | {"eval_agg/quarantined": float(own.sum())}
+    return found
 
 
 def score_ladder(program, config, state, episodes: int) -> list[dict]:

@@ -14,6 +14,7 @@ import pytest
 from algos.off_policy.sac import SACConfig
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon import checkpoints
+from jaxmarl_echelon.actor_scores import task_scores
 from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.curricula.stages import read_episodes
 from jaxmarl_echelon.envs import episodes, results
@@ -475,6 +476,10 @@ def test_an_evaluation_by_task_is_that_of_the_tasks_episodes():
     scores = {task: float(score(part)) for task, part in found.items()}
     assert scores == pytest.approx({"bend": 2 / 3, "hill": 1.0})
     assert int(summarize(found["bend"], spec, "car")["eval_agg/num_episodes"]) == 2
+    program = SimpleNamespace(env=SimpleNamespace(spec=spec), agents={"car": None}, role="car")
+    rows = task_scores(program, whole)
+    sick = {task: row["eval_agg/quarantined"] for task, row in rows.items()}
+    assert sick == {"bend": 0, "hill": 1}, "those of other tasks are not quarantined"
 
 
 @pytest.mark.parametrize("members", [1, 3])
