@@ -341,8 +341,12 @@ class RunConfig:
         """
         replays = any(algo.replays for algo in self.algos.values())
         plies = 1 if replays else max(self.env.spec.turns, 1)
-        learners = 1 if self.pooled is None else self.pool.learners
-        return self.num_envs * self.horizon * plies * learners
+        return self.steps_per_decision * self.horizon * plies
+
+    @property
+    def steps_per_decision(self) -> int:
+        """Environment steps per decision (ply) of a rollout, of all learners of a league together."""
+        return self.num_envs * (1 if self.pooled is None else self.pool.learners)
 
     @property
     def steps(self) -> int:

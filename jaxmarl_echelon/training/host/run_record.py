@@ -221,7 +221,7 @@ class RunRecord:
         before = self.progress.episodes + number - shown
         for row in range(shown):
             values = {name: column[row].item() for name, column in table.items()}
-            step = begin + (values.pop("step") + 1) * self.config.num_envs
+            step = begin + (values.pop("step") + 1) * self.config.steps_per_decision
             values |= self._names(values)
             self.tracker.log("episodes", step, {"episode": before + row + 1, **values})
         self.progress.episodes += number

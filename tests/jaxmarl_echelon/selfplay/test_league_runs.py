@@ -20,7 +20,7 @@ from jaxmarl_echelon.selfplay import league
 from jaxmarl_echelon.selfplay.pool import LEARNER, SNAPSHOT
 from jaxmarl_echelon.selfplay.settings import PoolSettings
 from jaxmarl_echelon.tracking.base import Tracker
-from jaxmarl_echelon.tracking.csv_sink import CsvSink
+from jaxmarl_echelon.tracking.csv_sink import CsvSink, read_columns
 from jaxmarl_echelon.training.config.build import RunConfig
 from jaxmarl_echelon.training.host import loop, resume
 from jaxmarl_echelon.training.host.compile import compile_program
@@ -134,6 +134,15 @@ def test_a_league_is_one_program_with_numbers_of_every_learner():
 
 
 @pytest.mark.thorough
+def test_episodes_are_listed_at_the_steps_of_all_learners(league_run):
+    expected = []
+    for number, report in enumerate(league_run.history.reports):
+        rows = report.episodes["step"][: int(report.episodes["number"])]
+        expected += (league_run.config.steps_per_update * number + 3 * NUM_ENVS * (rows + 1)).tolist()
+    steps = read_columns(league_run.folder / "episodes.csv")["step"].tolist()
+    assert steps == expected and steps[-1] > 3 * NUM_ENVS * (16 * UPDATES - 4)
+
+
 def test_groups_play_present_learners_and_all_pasts(league_run):
     """Own numbers: the exploiter's entry 0 is itself, its entry 1 the main agent."""
     run = league_run.history
