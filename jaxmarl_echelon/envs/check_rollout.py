@@ -181,6 +181,8 @@ def _check_codes(spec: EnvSpec, record: RolloutRecord) -> None:
             task, last = time.info["task"], len(spec.tasks) - 1
             _forbid((task < 0) | (task > last), f"info['task'] is not in 0..{last}")
     over = record.after.over
+    # Intervals of scores, and percentages, are those of numbers in [0, 1].
+    scores = {spec.score, *(role.score for role in spec.roles)}
     for result in results.stored_results(spec.results):
         values = np.asarray(record.after.info[result.entry])[over]
         if result.kind == "code" and result.name not in ("outcome", "task"):
@@ -188,5 +190,6 @@ def _check_codes(spec: EnvSpec, record: RolloutRecord) -> None:
             _forbid(
                 (values < -1) | (values > last), f"info[{result.entry!r}] at the end is not in -1..{last}"
             )
-        if result.kind == "rate" and result.reduce == "last" and result.over is None:
+        share = result.kind == "rate" or result.name in scores
+        if share and result.reduce == "last" and result.over is None:
             _forbid((values < 0) | (values > 1), f"info[{result.entry!r}] at the end is not in 0..1")

@@ -193,6 +193,10 @@ BROKEN = {
         dict(spec={"results": (*SOUND, Result("clock", role=ROLE))}),
         r"info\['clock'\] from reset is \[\], expected \[2\]",
     ),
+    "score above 1": (
+        dict(spec={"results": (*SOUND, Result("clock")), "score": "clock"}),
+        r"info\['clock'\] at the end is not in 0..1",
+    ),
     "rate above 1": (
         dict(spec={"results": (*SOUND, Result("clock", kind="rate"))}),
         r"info\['clock'\] at the end is not in 0..1",
