@@ -27,6 +27,8 @@ from jaxmarl_echelon.envs.echelon.missions.state import MissionWeights
 from jaxmarl_echelon.envs.episodes import EpisodeTask, Finished
 
 GATE_SOURCES = ("training", "evaluation")
+# Settings of the environment that phases and schedules replace, in evaluations too.
+_REPLACED = ("difficulty", "progress", "schedule", "early", "credit", "calibration")
 
 
 class MissionCurriculumState(struct.PyTreeNode):
@@ -107,8 +109,9 @@ def mission_curriculum(
       window: episodes in the statistics.
       confidence: of the intervals of the metrics' means.
       evaluation: settings of the task that scores the run, overriding the environment's own; it has the last
-        phase's difficulty, full fire, and the weights at the end of the schedule. All variants of a
-        run are scored on the task of the first.
+        phase's difficulty, full fire, and the weights at the end of the schedule, which it cannot override.
+        Its `mission` takes the place of the curriculum's verbs. All variants of a run are scored on the
+        task of the first.
       numbers: see `settings.read_curriculum_params`.
 
     Raises:
@@ -122,15 +125,29 @@ def mission_curriculum(
     window = checks.require_whole("curriculum.window", window, 2, stages.LONGEST_WINDOW)
     confidence = checks.require_range("curriculum.confidence", confidence, 0.5, 0.9999)
     quantiles = significance.t_quantiles(window, confidence)
-    tasks = params, read_task_params(env, dict(evaluation or {}), "curriculum.evaluation")
+    scored = _scored(env, plan, dict(evaluation or {}))
     judge = WindowConfig(env.spec, settings.list_required_results(table), quantiles, gate == "training")
-    return _curriculum(tuple(phase.name for phase in table), judge, plan, tasks)
+    return _curriculum(tuple(phase.name for phase in table), judge, plan, params, scored)
+
+
+def _scored(env, plan: CurriculumParams, given: Mapping) -> tuple[PyTree, CurriculumParams]:
+    """Returns the parameters and the numbers of the task that scores the run, with settings `given`."""
+    for key in given:
+        if key in _REPLACED:
+            own = "the task that scores the run has that of the last phase"
+            raise ValueError(f"curriculum.evaluation.{key}={given[key]}: has no effect; {own}")
+    task = read_task_params(env, given, "curriculum.evaluation")
+    own_verbs = "mission" in given
+    return task, plan.replace(verbs=np.asarray(task.levers.mission, np.float32)) if own_verbs else plan
 
 
 def _curriculum(
-    phases: tuple[str, ...], judge: WindowConfig, plan: CurriculumParams, given: tuple[PyTree, PyTree]
+    phases: tuple[str, ...],
+    judge: WindowConfig,
+    plan: CurriculumParams,
+    params: PyTree,
+    scored: tuple[PyTree, CurriculumParams],
 ) -> Curriculum:
-    params, scored = given
     size = max(stages.LEAST_QUEUE_CAPACITY, 2 * judge.window)
 
     def init():
@@ -155,7 +172,7 @@ def _curriculum(
 
     def evaluation(_state):
         # Not by the numbers of the state: variants of a run would each be scored on a task of its own.
-        task, numbers = jax.tree.map(jnp.asarray, (scored, plan))
+        task, numbers = jax.tree.map(jnp.asarray, scored)
         last, end = jnp.int32(len(phases) - 1), jnp.float32(1.0)
         return _posed(task, numbers, last, end, transitions.scheduled_weights(numbers, end), jnp.bool_(True))
 

@@ -61,6 +61,26 @@ def test_tasks_of_evaluations():
         np.testing.assert_array_equal(own.levers.mission, np.ones(len(VERBS)))
 
 
+class MissionsOfVerbs(runs.Missions):
+    """Offers the setting `mission`, the name of a verb, as well."""
+
+    def task_params(self, settings):
+        params = super().task_params({key: value for key, value in settings.items() if key != "mission"})
+        chosen = np.array([settings.get("mission") in (None, verb) for verb in VERBS], np.float32)
+        return params.replace(levers=runs.Levers(chosen))
+
+
+@pytest.mark.parametrize("verbs", [None, {"hold": 1.0}])
+def test_evaluations_may_have_verbs_of_their_own(verbs):
+    curriculum = mission_curriculum(
+        MissionsOfVerbs(), **SMALL, verbs=verbs, evaluation={"mission": "scout", "level": 7.0}
+    )
+    state = curriculum.init()
+    scored, drawn = curriculum.evaluation(state), curriculum.draw(KEYS[0], state).params
+    np.testing.assert_array_equal(scored.levers.mission, np.array(VERBS) == "scout")
+    np.testing.assert_array_equal(drawn.levers.mission, [verbs is None or verb == "hold" for verb in VERBS])
+
+
 def test_arms_of_an_experiment_are_scored_on_one_task():
     """On the first one's, whatever their own verbs, difficulties and settings are: none has an easier one."""
     last = PHASES[-1] | {"difficulty": [0.0, 0.1]}
@@ -112,6 +132,7 @@ def phase(index, **changes):
         ({"credit": "half"}, "curriculum.credit=half: must be a number or terminal"),
         ({"fire": [1.0, 0.2]}, "curriculum.fire=[1.0, 0.2]: the first number must not exceed the second"),
         ({"evaluation": {"speed": 1}}, "curriculum.evaluation: env.speed: unknown"),
+        ({"evaluation": {"difficulty": 0.2}}, "curriculum.evaluation.difficulty=0.2: has no effect; the"),
         ({"phases": []}, "curriculum.phases=[]: must be a list of at least one phase"),
         (phase(0, name=""), "must be a mapping with a name"),
         (phase(1, name="one"), "curriculum.phases: one: another phase has this name"),
