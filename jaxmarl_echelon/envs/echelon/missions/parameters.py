@@ -274,6 +274,12 @@ def _keep_to_what_needs_nobody(follow_on: np.ndarray, mission: np.ndarray, regis
 
 def _check_forces(mission: np.ndarray, problem: ScenarioSettings, frame: MissionLimits) -> None:
     teams = ("blue", "red")
+    # A named scenario has counts of its own, whatever a run's odds are.
+    free = problem.scenario is None and problem.odds is not None
+    for key in ("enemy_strength", "enemy_count"):
+        if free and (given := getattr(problem, key)) is not None:
+            found = f"env.{key}={given} sets the enemies' strength, too; one of both must be null"
+            raise ValueError(f"env.odds={list(problem.odds)}: {found}")
     for side, (key, count) in enumerate(zip(("friendly", "enemy"), _counts(problem), strict=True)):
         slots = len(frame.rosters[side].classes)
         if count is not None and count > slots:

@@ -358,6 +358,8 @@ def test_orders_of_higher_levels_are_those_of_their_squads(env):
         ),
         ({"objective": [18.5, 10.0]}, ("env.objective=[18.5, 10.0]", "inside a wall")),
         ({"objective": [99.0, 10.0]}, ("env.objective=[99.0, 10.0]", "inside 40 x 40")),
+        ({"odds": 0.5, "enemy_count": 2}, ("env.odds=[0.5, 0.5]", "env.enemy_count=2 sets")),
+        ({"odds": 0.5, "enemy_strength": 1.0}, ("env.odds=[0.5, 0.5]", "env.enemy_strength=")),
         ({"enemy_count": 25}, ("env.enemy_count=25", "env.red has only 20 mechs")),
         ({"friendly_strength": 2.0}, ("env.friendly_strength=[2.0, 2.0]", "10 slots", "0.96")),
         ({"opposing": "none"}, ("env.opposing=none", "scout")),
