@@ -88,7 +88,8 @@ def test_the_task_is_observed():
     points = list(env.spec.tasks)
     chosen = [float(name == "approach_0.3L") for name in points]
     for role in ("attacker", "defender"):
-        where = env.parts[role]["task"].where
+        where, units = env.parts[role]["task"].where, env.parts[role]["task"].units
+        assert units[-2:] == ("beams", "m/s"), "a bubble is so many beams to either side of the nearest"
         seen, size = begun.obs[role][0, where], env.spec.role(role).observation.shape[0]
         np.testing.assert_allclose(seen, [*chosen, 1.0, 0.6, 3.0 / 12.0, 0.75], atol=1e-7)
         assert where.stop == size == 12 + 12 + len(points) + 4

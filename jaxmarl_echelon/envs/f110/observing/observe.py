@@ -74,7 +74,7 @@ def gaplock_parts(
         "target_velocity": velocity,
         "relative_pose": (("m", "m", "", "", "m"), (position, position, 1.0, 1.0, position)),
         "task": (
-            ("",) * (spawn_points + 2) + ("m", "m/s"),
+            ("",) * (spawn_points + 2) + ("beams", "m/s"),
             (1.0,) * (spawn_points + 2) + (position, speed),
         ),
     }
@@ -158,9 +158,9 @@ def task_features(spawn: jax.Array, spawn_points: int, driver, scales: Observati
     Args:
       spawn: int32, the episode's spawn point, shown as one of `spawn_points` ones.
       spawn_points: their number (static).
-      driver: `FTGParams`; whether it aims at the farthest beam, its gain, its bubble's radius (m) and its
-        top speed (m/s) are shown.
-      scales: divisors of the radius and the speed.
+      driver: `FTGParams`; whether it aims at the farthest beam, its gain, its bubble's radius (beams) and
+        its top speed (m/s) are shown.
+      scales: divisors of the radius (`position_scale`) and of the speed.
     """
     shown = (
         driver.farthest,
