@@ -20,6 +20,18 @@ from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, TimeStep
 from jaxmarl_echelon.envs.spaces import Box
 from jaxmarl_echelon.envs.trees import strip_weak_types
 
+# Fields of `EnvParams` which gymnax's reset and step never read, and what to do about them: a change of one
+# would pass in silence.
+_UNREAD = {
+    "CartPole-v1": {"masscart": "set total_mass (masscart + masspole)"},
+    "Acrobot-v1": {"link_length_2": "the second link shows in link_com_pos_2 alone"},
+    "Asterix-MinAtar": {"shot_cool_down": "there are no shots"},
+    "Seaquest-MinAtar": {
+        "ramp_interval": "every surfacing is a step of the ramp",
+        "enemy_move_interval": "set init_move_interval",
+    },
+}
+
 
 class Gymnax(Environment):
     """One gymnax environment, with a single agent of role `player`.
@@ -104,6 +116,7 @@ def make(
     except (TypeError, ValueError, AssertionError, OSError) as error:
         raise ValueError(f"env.options={dict(options or {})}: gymnax cannot make {name}: {error}") from error
     chosen = _read_params(defaults, params or {})
+    _require_read(name, defaults, chosen)
     return Gymnax(name, env, chosen, _read_observe(env.observation_space(chosen), observe))
 
 
@@ -118,6 +131,16 @@ def _read_params(defaults: PyTree, changes: Mapping[str, object]) -> PyTree:
         raise ValueError(f"env.params.max_steps_in_episode={limit}: must be at least 1")
     arrays = {name: jnp.asarray(value, jnp.result_type(value)) for name, value in values.items()}
     return defaults.replace(**arrays)
+
+
+def _require_read(name: str, defaults: PyTree, chosen: PyTree) -> None:
+    """Raises ValueError where a parameter that gymnax does not read differs from its default."""
+    for field, hint in _UNREAD.get(name, {}).items():
+        value, default = getattr(chosen, field), getattr(defaults, field)
+        if value != default:
+            raise ValueError(
+                f"env.params.{field}={value}: must be {default}, as gymnax's {name} does not read it; {hint}"
+            )
 
 
 def _read_param(name: str, value, default) -> np.ndarray:
