@@ -25,7 +25,12 @@ from jaxmarl_echelon.envs.echelon.battle.unit_tables import (
 )
 from jaxmarl_echelon.envs.echelon.battle_interface import BattleInterface
 from jaxmarl_echelon.envs.echelon.observing.layout import make_layout
-from jaxmarl_echelon.envs.echelon.scripts.heuristic import make_heuristic
+from jaxmarl_echelon.envs.echelon.scripts.heuristic import (
+    TeamTask,
+    compute_team_actions,
+    initial_heuristic_memory,
+    make_heuristic,
+)
 
 
 class Stage:
@@ -243,3 +248,20 @@ def test_standing_mechs_turn_and_shoot_without_moving():
     action, _ = stage.act([[5, 5, 2], [5, 12, 1]], [HEAVY, SCOUT], yaw=[np.pi / 2 + 0.2, 0])
     assert (action[0, [FORWARD, STRAFE, VERTICAL]] == 0).all()
     assert action[0, YAW_RATE] < 0 and action[0, PRIMARY] == 1
+
+
+def test_standing_mechs_turn_to_no_enemy_that_they_do_not_know():
+    interface = BattleInterface(BattleSimulation(bank=flat_bank(), teams=(1, 1)), make_layout(1))
+    classes, own = [HEAVY, SCOUT], np.array([0])
+    state = make_state(make_battle(make_mechs([[5, 5, 2], [5, 12, 1]], classes, yaw=[0.9, 0])))
+    memory, params = initial_heuristic_memory(1), make_params(classes)
+
+    @jax.jit
+    def turn(known):
+        task = TeamTask(zone=jnp.array([20.0, 20.0, 5.0]), fire=jnp.float32(1), known=known)
+        key = jax.random.key(0)
+        action = compute_team_actions(interface, own, task, key, memory, state, params, moves=False)[1]
+        return action[0, YAW_RATE]
+
+    near(turn(jnp.zeros((1, 1), bool)), 0.0)
+    near(turn(jnp.ones((1, 1), bool)), (np.pi / 2 - 0.9) / (np.pi / 3))

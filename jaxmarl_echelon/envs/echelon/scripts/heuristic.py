@@ -188,10 +188,12 @@ def compute_team_actions(
     heat = mechs.heat / jnp.asarray(CHASSIS.heat_capacity)[classes]
     memory = _notice(key_side, memory, mechs.position)
     base = jnp.zeros((size, len(ACTIONS)), jnp.float32)
+    # Without an enemy to turn to, mechs face where they go, and standing ones stay as they are.
+    error = jnp.zeros(size)
     if moves:
         throttle, error = _walk(mechs, classes, aim, brief.zone)
         base = base.at[:, [FORWARD, STRAFE]].set(throttle)
-        aim = aim._replace(error=jnp.where(jnp.isfinite(aim.distance), aim.error, error))
+    aim = aim._replace(error=jnp.where(jnp.isfinite(aim.distance), aim.error, error))
     willing = jax.random.bernoulli(key_fire, brief.fire, (size,))
     fire = _fire(classes, aim) & (willing & (heat <= VENT_HEAT))[:, None]
     if brief.spared is not None:
