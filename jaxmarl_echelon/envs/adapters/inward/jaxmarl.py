@@ -1,6 +1,7 @@
 """Adapter from JaxMARL environments (Rutherford et al. 2024; version 0.2) to `jaxmarl_echelon.envs.base`."""
 
 import contextlib
+import inspect
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from algos.checks import require_keys
 from algos.types import PyTree
 from jaxmarl_echelon.envs import results, settings
 from jaxmarl_echelon.envs.adapters.inward.conversions import (
@@ -26,6 +28,12 @@ from jaxmarl_echelon.envs.trees import strip_weak_types
 
 CRITICS = ("own", "state")
 ALL = "__all__"
+MPE = "MPE_"
+# What MPE's base class looks up in the `**kwargs` of its constructor.
+_MPE_EXTRAS = (
+    "rad", "moveable", "silent", "collide", "mass", "accel", "max_speed", "u_noise", "c_noise", "damping",
+    "contact_force", "contact_margin",
+)  # fmt: skip
 Agent = Any  # a name, or in some environments a number
 
 
@@ -196,7 +204,16 @@ def make(
         env = jaxmarl.make(name, **chosen)
     except (TypeError, ValueError, AssertionError, KeyError) as error:
         raise ValueError(f"env.options={dict(options or {})}: JaxMARL cannot make {name}: {error}") from error
+    if name.startswith(MPE):
+        _require_mpe_options(env, options or {})
     return JaxMARL(name, env, find_ends(name), critic)
+
+
+def _require_mpe_options(env: Any, options: Mapping[str, object]) -> None:
+    """Raises a one-line ValueError for options that MPE swallows in `**kwargs` without reading them."""
+    inits = [inspect.signature(base.__init__).parameters for base in type(env).__mro__]
+    named = [one.name for init in inits for one in init.values() if one.kind is one.POSITIONAL_OR_KEYWORD]
+    require_keys("env.options.", options, sorted({*named, *_MPE_EXTRAS} - {"self"}), "unknown to JaxMARL")
 
 
 def _read_named(setting: str, name: str, known: Mapping[str, Any]) -> Any:

@@ -98,7 +98,7 @@ def test_the_limit_of_spread_cuts_and_never_terminates():
 
 
 def test_a_limit_can_be_set():
-    options = {"max_steps": 7, "num_agents": 2, "num_landmarks": 2}
+    options = {"max_steps": 7, "num_agents": 2, "num_landmarks": 2, "damping": 0.5}
     spec = inward.make("MPE_simple_spread_v3", options=options).spec
     assert spec.episode_limit == 8 and spec.roles[0].size == 2
 
@@ -202,6 +202,10 @@ def test_roles_are_agents_of_a_class_with_equal_spaces(name, roles):
         ({"scenario": "3k"}, "env.scenario=3k: unknown; allowed: 3m, 2s3z"),
         ({"critic": "all"}, "env.critic=all: unknown; allowed: own, state"),
         ({"options": {"hats": 1}}, "env.options=.'hats': 1.: JaxMARL cannot make HeuristicEnemySMAX: .*hats"),
+        (
+            {"name": "MPE_simple_tag_v3", "options": {"max_step": 9}},
+            "env.options.max_step=9: unknown to JaxMARL; did you mean max_steps",
+        ),
         ({"name": "overcooked", "layout": "hall"}, "env.layout=hall: unknown; allowed: cramped_room"),
     ],
 )
