@@ -56,8 +56,8 @@ class ReplayConfig:
     Attributes:
       capacity: transitions of all rows together, divided equally between rows.
       n_step: largest number of decisions that one sample spans.
-      sequence: consecutive decisions that a sample holds one by one, through the ends of episodes, for learners
-        with memory; above 1 excludes `n_step`, successes and hindsight.
+      sequence: consecutive decisions that a sample holds one by one, through the ends of episodes, for
+        learners with memory; above 1 excludes `n_step`, successes and hindsight.
       prioritized: draw by priority instead of uniformly.
       priority_exponent: 0 for uniform, 1 for proportional to the priority.
       priority_epsilon: added to every priority.
