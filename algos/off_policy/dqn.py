@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -188,6 +188,7 @@ def make_value_method(
         initial_carry=network.initial_carry,
         explores=True,
         optimizer=make_optimizer(config.optimizer),
+        regress=partial(regress_sequences, parts) if config.remembers else None,
     )
 
 
@@ -213,24 +214,23 @@ class ValueParts(NamedTuple):
 
     def now(self, params: PyTree, batch: Sample) -> ActionValues:
         """Returns the values of all actions in the observations that a batch acted on."""
-        obs = self.see(batch.obs)
         if batch.inside is None:
-            return self.network.apply(params["agent"], obs, None)[0]
-        reset = None if batch.reset is None else batch.reset[:, :-1]
-        return run_sequences(self.network, params["agent"], obs, reset)
+            return self.network.apply(params["agent"], self.see(batch.obs), None)[0]
+        values = self.every(params, batch)
+        return values.replace(values=values.values[:, :-1])
 
     def later(self, params: PyTree, batch: Sample) -> ActionValues:
         """Returns the values of all actions in the next observations of a batch, with the legal ones."""
         mask = batch.next_context.mask
         if batch.inside is None:
             return self.network.apply(params["agent"], self.see(batch.next_obs), mask)[0]
-
-        def every(now, later):
-            return jax.tree.map(lambda x, y: jnp.concatenate([x[:, :1], y], 1), now, later)
-
-        seen = self.see(every(batch.obs, batch.next_obs))
-        values = run_sequences(self.network, params["agent"], seen, batch.reset)
+        values = self.every(params, batch)
         return values.replace(values=values.values[:, 1:], mask=mask)
+
+    def every(self, params: PyTree, batch: Sample) -> ActionValues:
+        """Returns the values of all actions in the L + 1 observations of sequences, `[B, L + 1, ...]`."""
+        obs = jax.tree.map(lambda x, y: jnp.concatenate([x[:, :1], y], 1), batch.obs, batch.next_obs)
+        return run_sequences(self.network, params["agent"], self.see(obs), batch.reset)
 
 
 class SequenceTarget(NamedTuple):
@@ -267,18 +267,41 @@ def predict_mixture(parts: ValueParts, params: PyTree, batch: Sample) -> jax.Arr
 
 
 def mixed_target(
-    parts: ValueParts, state: OffPolicyState, key: jax.Array, batch: Sample
+    parts: ValueParts,
+    state: OffPolicyState,
+    key: jax.Array,
+    batch: Sample,
+    online: ActionValues | None = None,
 ) -> jax.Array | SequenceTarget:
-    """Targets `[B]`: reward plus discounted mixture of the target network's values of the best actions."""
+    """Targets `[B]`: reward plus discounted mixture of the target network's values of the best actions.
+
+    `online` are the values of the next observations by the online network, where they are known.
+    """
     del key
     slow = state.targets["critic"]
-    values = parts.later(slow, batch)
-    judge = parts.later(state.params["critic"], batch) if parts.double else values
+    judge = values = parts.later(slow, batch)
+    if parts.double:
+        judge = parts.later(state.params["critic"], batch) if online is None else online
     best = parts.mix(slow["mixer"], values.of(judge.mode()), batch.next_obs, batch.next_context)
     found = bellman_target(batch, best[..., None])[..., 0]
     if batch.inside is None:
         return found
     return SequenceTarget(found, batch.inside, collectives.mean_over_shards(batch.inside.sum(-1).mean()))
+
+
+def regress_sequences(
+    parts: ValueParts, params: PyTree, state: OffPolicyState, key: jax.Array, batch: Sample
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Computes losses and errors `[B]` of sequences, and estimates, by one run of the online network.
+
+    Double targets choose actions by the values of the same run; see `OffPolicyMethod.regress`.
+    """
+    seen = parts.every(params, batch)
+    chosen = seen.replace(values=seen.values[:, :-1]).of(batch.action)
+    prediction = parts.mix(params["mixer"], chosen, batch.obs, batch.context)[None, ..., None]
+    later = seen.replace(values=seen.values[:, 1:], mask=batch.next_context.mask)
+    target = cast(SequenceTarget, jax.lax.stop_gradient(mixed_target(parts, state, key, batch, later)))
+    return *sequence_loss(prediction, target), prediction
 
 
 def run_sequences(

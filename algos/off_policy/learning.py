@@ -105,6 +105,8 @@ class OffPolicyMethod(NamedTuple):
       initial_carry: `(batch_shape) -> carry`, the recurrent state before the first decision.
       explores: see `Agent`.
       optimizer: of all parts.
+      regress: `(params, state, key, batch) -> (loss, td, prediction)` of the critics with these parameters;
+        None for that of `target`, `predict` and `critic_loss` one after the other.
     """
 
     init: Callable
@@ -122,6 +124,7 @@ class OffPolicyMethod(NamedTuple):
     initial_carry: Callable = lambda _batch_shape: ()
     explores: bool = False
     optimizer: Optimizer = make_adam()
+    regress: Callable | None = None
 
 
 def store_decision(replay: Replay, state: OffPolicyState, rows: Transition) -> OffPolicyState:
@@ -212,11 +215,10 @@ def critic_step(
     method: OffPolicyMethod, state: OffPolicyState, key: jax.Array, batch: Sample
 ) -> tuple[OffPolicyState, jax.Array, Metrics]:
     """Takes one step of the critics; returns the state, priorities `[B]` and metrics."""
-    target = jax.lax.stop_gradient(method.target(state, key, batch))
+    regress = method.regress or partial(regress_critics, method)
 
     def loss(params):
-        prediction = method.predict(params, batch)
-        losses, td = method.critic_loss(prediction, target)
+        losses, td, prediction = regress(params, state, key, batch)
         # Steps of sequences that are not inside are arbitrary.
         counted = None if batch.inside is None else batch.inside[..., None]
         return (losses * batch.weight).mean(), (td, prediction.mean(where=counted))
@@ -225,6 +227,15 @@ def critic_step(
     metrics = {"critic_loss": value, "td_error": td.mean(), "value": mean}
     grads, metrics = collectives.mean_over_shards((grads, metrics))
     return optimize_part(method.optimizer, state, "critic", grads, "learning_rate"), td, metrics
+
+
+def regress_critics(
+    method: OffPolicyMethod, params: PyTree, state: OffPolicyState, key: jax.Array, batch: Sample
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Computes losses and errors `[B]` of the critics, and their estimates; see `OffPolicyMethod.regress`."""
+    target = jax.lax.stop_gradient(method.target(state, key, batch))
+    prediction = method.predict(params, batch)
+    return *method.critic_loss(prediction, target), prediction
 
 
 def optimize_part(

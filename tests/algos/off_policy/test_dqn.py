@@ -169,7 +169,8 @@ def test_sequences_are_run_step_by_step_and_learnt_from_where_they_are_inside():
     inside = np.array([[True, True, True], [True, True, False], [True, False, False], [True, True, True]])
     batch = Sample(**rows, weight=None, index=None, inside=inside, next_context=Context())
     found = np.asarray(jax.jit(method.predict)(params["critic"], batch))[0, ..., 0]
-    target = jax.jit(method.target)(state.replace(optimizers={}, hyper={}, seen=0, updates=0), None, batch)
+    late = state.replace(optimizers={}, hyper={}, seen=0, updates=0)
+    target = jax.jit(method.target)(late, None, batch)
 
     policy = make_action_values(ValueLayer(SIZES.sizes), (8,), Layers("relu"), F, config.core)
     seen = np.concatenate([rows["obs"], rows["next_obs"][:, -1:]], 1)
@@ -189,6 +190,9 @@ def test_sequences_are_run_step_by_step_and_learnt_from_where_they_are_inside():
         expected = rows["reward"][:, t] + rows["discount"][:, t] * best
         np.testing.assert_allclose(target.value[:, t], expected, rtol=1e-4, atol=1e-5)
     losses, errors = method.critic_loss(found[None, ..., None], target)
+    shared = jax.jit(method.regress)(params["critic"], late, None, batch)
+    for one, other in zip(shared, (losses, errors, found[None, ..., None]), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
     missed = found - np.asarray(target.value)
     np.testing.assert_allclose(losses.mean(), 0.5 * np.square(missed)[inside].mean(), rtol=1e-4)
     np.testing.assert_allclose(errors[2], abs(missed[2, 0]), rtol=1e-4)
