@@ -3,6 +3,7 @@
     python benchmarks/peer_tasks.py [spread spread_mappo spread_vdn spread_vdn_hidden spread_vdn_next
         spread_iql spread_qmix spread_pqn 3m 3m_mappo 3m_qmix 2s3z 2s3z_mappo pendulum]
         [--seeds 5] [--steps N] [--turns 1] [--peer-python PATH --peer-scripts FOLDER] [--write FILE]
+        [--ours algo.optimizer=adam ...]
 
 Ours are the tuning files of `conf/tuning/jaxmarl` and `conf/tuning/brax`, seeds as one vmapped program; of
 value learners the settings below.
@@ -418,12 +419,13 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=1, help="measurements of each side, alternating")
     parser.add_argument("--peer-python")
     parser.add_argument("--peer-scripts", type=Path)
+    parser.add_argument("--ours", nargs="*", default=[], metavar="KEY=VALUE", help="more overrides of ours")
     parser.add_argument("--write", type=Path, help="file for all measurements, as JSON")
     given = parser.parse_args()
     table = Table("task", "side", "score: mean (range) of seeds", "steps/s", "compile s")
     rows = []
     for name in given.names or TASKS:
-        task = TASKS[name]
+        task = TASKS[name]._replace(ours=(*TASKS[name].ours, *given.ours))
         for turn in range(given.turns):
             sides = {"ours": partial(measure_ours, task, given.seeds, given.steps)}
             if given.peer_python:

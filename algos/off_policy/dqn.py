@@ -57,7 +57,7 @@ class ActionValueSettings(ReplayLearner):
       learning_rate_transitions: transitions over which the learning rate changes linearly, the warm-up
         included.
       max_grad_norm: bound on the gradient norm; None for no clipping.
-      optimizer: a key of `VALUE_OPTIMIZERS`.
+      optimizer: one of `algos.optim.optimizers.VALUE_OPTIMIZERS`.
     """
 
     ACTIONS: ClassVar[str] = "discrete"
@@ -227,6 +227,11 @@ class ValueParts(NamedTuple):
         values = self.every(params, batch)
         return values.replace(values=values.values[:, 1:], mask=mask)
 
+    def of_actions(self, params: PyTree, values: ActionValues, batch: Sample) -> jax.Array:
+        """Mixture `[1, B, 1]` of the values of the actions of a batch, or `[1, B, L, 1]` of sequences."""
+        chosen = values.of(batch.action)
+        return self.mix(params["mixer"], chosen, batch.obs, batch.context)[None, ..., None]
+
     def every(self, params: PyTree, batch: Sample) -> ActionValues:
         """Returns the values of all actions in the L + 1 observations of sequences, `[B, L + 1, ...]`."""
         obs = jax.tree.map(lambda x, y: jnp.concatenate([x[:, :1], y], 1), batch.obs, batch.next_obs)
@@ -262,8 +267,7 @@ def choose_best_action(
 
 def predict_mixture(parts: ValueParts, params: PyTree, batch: Sample) -> jax.Array:
     """Mixture `[1, B, 1]` of the values of the actions of a batch, or `[1, B, L, 1]` of sequences."""
-    chosen = parts.now(params, batch).of(batch.action)
-    return parts.mix(params["mixer"], chosen, batch.obs, batch.context)[None, ..., None]
+    return parts.of_actions(params, parts.now(params, batch), batch)
 
 
 def mixed_target(
@@ -297,8 +301,7 @@ def regress_sequences(
     Double targets choose actions by the values of the same run; see `OffPolicyMethod.regress`.
     """
     seen = parts.every(params, batch)
-    chosen = seen.replace(values=seen.values[:, :-1]).of(batch.action)
-    prediction = parts.mix(params["mixer"], chosen, batch.obs, batch.context)[None, ..., None]
+    prediction = parts.of_actions(params, seen.replace(values=seen.values[:, :-1]), batch)
     later = seen.replace(values=seen.values[:, 1:], mask=batch.next_context.mask)
     target = cast(SequenceTarget, jax.lax.stop_gradient(mixed_target(parts, state, key, batch, later)))
     return *sequence_loss(prediction, target), prediction

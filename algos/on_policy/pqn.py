@@ -40,7 +40,7 @@ class PQNConfig(RolloutLearner):
         `horizon` decisions are learnt from whole.
       epochs: passes over a rollout.
       num_minibatches: minibatches per pass; must divide T * E * A, or E * A with a recurrent core.
-      optimizer: a key of `VALUE_OPTIMIZERS`.
+      optimizer: one of `algos.optim.optimizers.VALUE_OPTIMIZERS`.
       epsilon, epsilon_end: probability of a random legal action, initially and after `exploration_fraction`.
       exploration_fraction: part of `total_updates` over which the probability falls linearly.
     """

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax.typing import DTypeLike
 
+from algos.masks import select_rows
 from algos.types import PyTree, Transition
 
 
@@ -304,22 +305,21 @@ def read_sequences(
     row, places = row[:, None], jnp.arange(steps + 1)
     slots = (slot[:, None] + places) % ring.slots
     ends, newest = ring.last[row, slots], slots == ring.newest[row]
-    # No decision was made in these next observations, so they need a place of their own.
-    last_seen = newest | ends & (ring.discount[row, slots] > 0)
-    place = places + jnp.cumsum(last_seen, 1) - last_seen
+    # The next observations of these decisions are no later decision's, so they need a place of their own.
+    extra = newest | ends & (ring.discount[row, slots] > 0)
+    place = places + jnp.cumsum(extra, 1) - extra
     step = (place[:, None] <= places[:, None]).sum(-1) - 1
 
     def at_places(x):
         return jnp.take_along_axis(x, step, 1)
 
-    last = at_places(place) < places
+    final = at_places(place) < places
     known = at_places(jnp.cumsum(newest, 1) - newest) == 0
-    restarts = at_places(jnp.pad(ends[:, :-1], ((0, 0), (1, 0)))) & ~last
+    restarts = at_places(jnp.pad(ends[:, :-1], ((0, 0), (1, 0)))) & ~final
     source = at_places(slots)
 
     def seen(now, later):
-        chosen = last.reshape(last.shape + (1,) * (now.ndim - 2))
-        return jnp.where(chosen, later[row, source], now[row, source])
+        return select_rows(final, later[row, source], now[row, source])
 
     reset = restarts
     if ring.context is not None and ring.context.begins is not None:
@@ -335,6 +335,6 @@ def read_sequences(
         index=index,
         context=jax.tree.map(lambda x: x[row, source], ring.context),
         next_context=jax.tree.map(lambda x: x[row, source], ring.next_context),
-        inside=(known & ~last)[:, :-1],
+        inside=(known & ~final)[:, :-1],
         reset=reset,
     )

@@ -226,8 +226,7 @@ class RunConfig:
     def _require_credit(self) -> None:
         """Checks that the learners and the environment support the reward transforms, or the lack of any."""
         plies, limit = self.horizon * self.env.spec.turns, self.env.spec.episode_limit
-        replays = any(algo.replays for algo in self.algos.values())
-        known = self.transforms or self.transforms.whole_games or replays
+        known = self.transforms or self.transforms.whole_games or self.replays
         if self.env.spec.turns and self.horizon == 1 and not known:
             raise ValueError(
                 "algo.horizon=1: nothing would be learnt, as the last decisions of rollouts in turn games "
@@ -339,9 +338,13 @@ class RunConfig:
 
         In turn-based games a row of a rollout is a seat's own decision, so that it takes one step per seat.
         """
-        replays = any(algo.replays for algo in self.algos.values())
-        plies = 1 if replays else max(self.env.spec.turns, 1)
+        plies = 1 if self.replays else max(self.env.spec.turns, 1)
         return self.steps_per_decision * self.horizon * plies
+
+    @property
+    def replays(self) -> bool:
+        """Whether a learner has a replay."""
+        return any(algo.replays for algo in self.algos.values())
 
     @property
     def steps_per_decision(self) -> int:

@@ -333,7 +333,7 @@ def describe_kept_replay(
       before, after: configurations of the checkpoint and of the resumed run, as plain data.
     """
     changed = changed_groups(before, after)
-    if not changed or not any(algo.replays for algo in run.algos.values()):
+    if not changed or not run.replays:
         return ()
     return (
         f"the replay keeps what was stored before {' and '.join(changed)} changed, with the rewards of that "

@@ -1,5 +1,4 @@
 import functools
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -353,10 +352,8 @@ def test_targets_start_as_copies_so_that_a_state_can_be_donated():
 
 def test_a_part_has_its_own_learning_rate_or_the_common_one():
     _, state = make(SACConfig, learning_rate=0.01, actor_learning_rate=0.002)
-    grads, step = (
-        jax.tree.map(np.ones_like, state.params),
-        jax.jit(partial(optimize_part, make_adam()), static_argnums=(1, 3)),
-    )
+    grads = jax.tree.map(np.ones_like, state.params)
+    step = jax.jit(functools.partial(optimize_part, make_adam()), static_argnums=(1, 3))
     for part, rate, expected in [
         ("actor", "actor_learning_rate", 0.002),
         ("log_alpha", "alpha_learning_rate", 0.01),

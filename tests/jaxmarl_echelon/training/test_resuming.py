@@ -336,7 +336,7 @@ def test_members_of_a_group_get_their_own_numbers(tmp_path):
 )
 def test_a_replay_with_rewards_of_another_task_is_told(algo, after, words):
     before = {"env": {"gain": 1.0}, "reward": {"bonus": 1.0}, "algo": {"gamma": 0.9}}
-    run = SimpleNamespace(algos={"player": algo()})
+    run = SimpleNamespace(replays=algo().replays)
     lines = resume.describe_kept_replay(run, before, before | after)
     assert len(lines) == (words is not None) and all(words in line for line in lines)
 
