@@ -6,6 +6,7 @@ Of the folder of a vectorized group, it scores every member, and the methods ove
 import argparse
 import csv
 import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -231,7 +232,10 @@ def score_members(
 
 
 def estimate_over_seeds(scored: Sequence[ScoredMember]) -> list[tables.SeedRow]:
-    """Estimates interquartile means over seeds, with bootstrap intervals, by variant and actor."""
+    """Estimates interquartile means over seeds, with bootstrap intervals, by variant and actor.
+
+    Members whose episodes were all quarantined have no scores and are left out.
+    """
     groups: dict[tuple[str, str], list[Mapping[str, float]]] = {}
     for one in scored:
         for actor, values in one.scores.actors.items():
@@ -239,14 +243,16 @@ def estimate_over_seeds(scored: Sequence[ScoredMember]) -> list[tables.SeedRow]:
 
     def estimate(rows: Sequence[Mapping[str, float]], column: str) -> tuple[float, float, float]:
         """The interquartile mean of a column; as `compare` estimates it."""
-        known = np.array([values[f"eval_agg/{column}"] for values in rows])
-        return estimate_statistic([known], interquartile_mean, seed=0)
+        values = np.array([row[f"eval_agg/{column}"] for row in rows])
+        # Sorting would put what is not a number above every score.
+        known = values[np.isfinite(values)]
+        return estimate_statistic([known], interquartile_mean, seed=0) if known.size else (math.nan,) * 3
 
     column = scored[0].spec.score_column
     return [
         tables.SeedRow(
             *group,
-            len(rows),
+            sum(math.isfinite(row[f"eval_agg/{RETURN}"]) for row in rows),
             None if column is None else estimate(rows, column),
             estimate(rows, RETURN),
         )

@@ -172,7 +172,7 @@ class SeedRow(NamedTuple):
     Attributes:
       variant: name of the members' variant; empty in groups without variants.
       actor: who played.
-      seeds: number of members.
+      seeds: number of members with scores.
       score: estimate of the score; None in environments without one.
       earned: estimate of the return.
     """

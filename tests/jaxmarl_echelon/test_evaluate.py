@@ -128,6 +128,22 @@ def test_a_member_without_the_checkpoint_is_left_out_with_a_warning(group, monke
     assert len(list(tmp_path.glob("*/evaluation.json"))) == 3
 
 
+def test_a_seed_without_a_sound_episode_is_left_out_of_the_estimates_over_seeds():
+    def member(score, earned):
+        values = {"eval_agg/success_rate": score, "eval_agg/avg_reward": earned}
+        scores = SimpleNamespace(actors={"trained policy": values})
+        run, spec = SimpleNamespace(variant=""), SimpleNamespace(score_column="success_rate")
+        return SimpleNamespace(run=run, spec=spec, scores=scores)
+
+    nothing = member(np.nan, np.nan)
+    others = [member(0.0, -1.0), member(0.25, 1.0), member(0.5, 2.0), member(1.0, 4.0), member(1.0, 4.0)]
+    (row,) = evaluate.estimate_over_seeds([nothing, *others])
+    (alone,) = evaluate.estimate_over_seeds(others)
+    assert row == alone and row.seeds == 5 and row.score[0] == pytest.approx((0.25 + 0.5 + 1.0) / 3)
+    (empty,) = evaluate.estimate_over_seeds([nothing])
+    assert empty.seeds == 0 and np.isnan([*empty.score, *empty.earned]).all()
+
+
 def test_a_ladder_that_no_curriculum_has_is_refused_before_anything_is_written(run, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["evaluate", str(run), "--ladder", "--output", str(tmp_path / "new")])
     with pytest.raises(command_line.UsageError, match="^--ladder: the run has no stages, and "):
