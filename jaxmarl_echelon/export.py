@@ -145,7 +145,7 @@ def export_policy(
             "checkpoint": found.name,
             "step": facts["step"],
             "environment": facts.get("environment"),
-            "scores": {name: _json_number(value) for name, value in (facts.get("scores") or {}).items()},
+            "scores": describe_scores(facts),
         },
         "versions": {"trained": facts.get("versions"), "exported": package_versions()},
     }
@@ -301,6 +301,16 @@ def describe_precision(
         return facts | {"largest_difference": float((own != other).mean())}
     low, high = space.bounds()
     return facts | {"largest_difference": float((np.abs(own - other) / (high - low)).max())}
+
+
+def describe_scores(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the scores that training gave a checkpoint's policy on its own task, as plain data.
+
+    Empty where the last evaluation was of an earlier policy, or of a variant on the task of another one.
+    """
+    own = facts.get("scored_at", facts["step"]) == facts["step"] and facts.get("scored_on") is None
+    scores = facts.get("scores") if own else None
+    return {name: _json_number(value) for name, value in (scores or {}).items()}
 
 
 def _json_number(value: Any) -> Any:

@@ -122,6 +122,14 @@ def test_the_contract_says_what_a_reader_has_to_know(exported, recurrent):
         assert arrays["reset"].any() and not arrays["reset"].all()
 
 
+@pytest.mark.parametrize("told", [{"scored_at": 320}, {"scored_on": "baseline"}], ids=["earlier", "variant"])
+def test_the_contract_has_no_scores_of_another_policy_or_task(recurrent, tmp_path, told):
+    run = copied(recurrent, tmp_path)
+    (facts,) = run.glob("checkpoints/*/metadata.json")
+    facts.write_text(json.dumps(json.loads(facts.read_text()) | told))
+    assert exported_folder.read_contract(je.export_policy(run, tmp_path / "policy"))["run"]["scores"] == {}
+
+
 def test_blocks_and_parts_become_named_slices():
     role = Role("player", 1, export_cases.PARTS, export_cases.CONTINUOUS)
     spec = EnvSpec("parts", 3, (role,), 0.02, 10)
