@@ -116,21 +116,25 @@ def _method_settings(run: RecordedRun, apart: Sequence[str]) -> dict[str, str]:
     return settings | {"variant": run.variant}
 
 
-def differing_settings(runs: Sequence[RecordedRun], apart: Sequence[str] = ()) -> list[str]:
+def differing_settings(runs: Sequence[RecordedRun]) -> list[str]:
     """Lists the keys in which runs differ, other than seeds and settings of execution."""
-    found = [_method_settings(run, apart) for run in runs]
+    return _differing_keys([_method_settings(run, ()) for run in runs])
+
+
+def _differing_keys(found: Sequence[Mapping[str, str]]) -> list[str]:
     keys = dict.fromkeys(key for one in found for key in one)
     return [key for key in keys if len({one.get(key) for one in found}) > 1]
 
 
 def _name_methods(named: Sequence[tuple[str, RecordedRun]], apart: Sequence[str]) -> list[str]:
     """Names the method of each run of a task: as given, or by its algorithm, variant and settings."""
-    settings = [_method_settings(run, apart) for _, run in named]
+    # Variants of different groups may have one name and other settings, such as those that a sweep draws.
+    settings = [_method_settings(run, apart) | run.changes for _, run in named]
     heads = [f"{run.config['choices'].get('algo', '')} {run.variant}".strip() for _, run in named]
     names = [given or head for (given, _), head in zip(named, heads, strict=True)]
     for name in dict.fromkeys(head for head, (given, _) in zip(heads, named, strict=True) if not given):
         alike = [i for i, (given, _) in enumerate(named) if not given and heads[i] == name]
-        keys = differing_settings([named[i][1] for i in alike], apart)
+        keys = _differing_keys([settings[i] for i in alike])
         kinds: dict[tuple, int] = {}
         for i in alike:
             values = tuple(settings[i].get(key) for key in keys)

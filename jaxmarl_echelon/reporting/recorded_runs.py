@@ -1,5 +1,6 @@
 """Reads finished and running runs from their folders, without building their environments."""
 
+import csv
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,11 +11,14 @@ from typing import Any
 import numpy as np
 import yaml
 
+from jaxmarl_echelon.config_keys import flatten_leaves
 from jaxmarl_echelon.tracking.csv_sink import METRICS, CsvSink, read_columns
 from jaxmarl_echelon.tracking.run_tables import RETURN, Columns, Measured, find_score
 
 EVALUATIONS = CsvSink.FILES["eval_agg"]
 CONFIG = "config.yaml"
+# The table of a group's members, with the settings that their variants change.
+MEMBERS = "members.csv"
 # The compiled one, where it is installed: it takes a tenth of the time.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _SEED = re.compile(r"(?:(?P<variant>.+)_)?seed_(?P<seed>\d+)")
@@ -50,6 +54,18 @@ class RecordedRun:
     def config_file(self) -> Path:
         """The file of its configuration, or of its group's."""
         return (self.folder if (self.folder / CONFIG).is_file() else self.folder.parent) / CONFIG
+
+    @property
+    def changes(self) -> dict[str, str]:
+        """The settings of a member's variant by key, as text; empty without any."""
+        table = self.config_file.parent / MEMBERS
+        if not table.is_file():
+            given = flatten_leaves(self.config.get("variants") or {})
+            mine = f"{self.variant}."
+            return {key.removeprefix(mine): str(x) for key, x in given.items() if key.startswith(mine)}
+        with table.open(newline="", encoding="utf-8") as file:
+            row = next((row for row in csv.DictReader(file) if row["member"] == self.folder.name), {})
+        return {key: x for key, x in row.items() if x and key not in ("member", "variant", "seed")}
 
     @property
     def steps(self) -> np.ndarray:

@@ -168,6 +168,22 @@ def test_methods_are_told_apart_by_settings_and_variants(tmp_path):
     assert found == dict.fromkeys(names, 2)
 
 
+@pytest.mark.parametrize("listed", [True, False], ids=["members", "variants"])
+def test_variants_of_one_name_and_other_settings_are_other_methods(tmp_path, listed):
+    """As of two groups; of drawn settings only the table of members knows the values."""
+    for seed, rate in enumerate((0.1, 0.2, 0.2)):
+        given = {"sweep": {"algo.rate": "..."}} if listed else {"variants": {"mild": {"algo.rate": rate}}}
+        for variant in ("baseline", "mild"):
+            name = f"{variant}_seed_{seed}"
+            write_run(tmp_path / f"group_{seed}", (0.3,), name=name, **given)
+        if listed:
+            rows = f"member,variant,seed,algo.rate\nmild_seed_{seed},mild,{seed},{rate}\n"
+            (tmp_path / f"group_{seed}" / "members.csv").write_text(rows)
+    found = {method.name: method.seeds("f110") for method in sort_runs(find_runs([f"{tmp_path}/*"]))}
+    mild = {"ppo mild algo.rate=0.1": [0], "ppo mild algo.rate=0.2": [1, 2]}
+    assert found == {"ppo baseline": [0, 1, 2]} | mild
+
+
 def test_a_single_listed_seed_is_that_of_all_variants(tmp_path):
     """It is not in the names of their folders."""
     for variant in ("baseline", "mild"):
