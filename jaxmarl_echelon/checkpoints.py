@@ -9,6 +9,7 @@ Arrays on several devices are written by the processes that hold them, and read 
 continued run. All processes must save the same checkpoints; process 0 renames, points and removes.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -299,6 +300,15 @@ def read_metadata(folder: Path) -> dict:
     if found != FORMAT:
         raise CheckpointError(f"{folder}: checkpoint of format {found}; this version reads format {FORMAT}")
     return facts
+
+
+def state_digest(folder: Path) -> str:
+    """Returns what tells a checkpoint's state from one saved later for the same step; empty if unknown.
+
+    Orbax gives the files of every state names of their own, which its manifest lists.
+    """
+    manifest = folder / "state" / "manifest.ocdbt"
+    return hashlib.sha256(manifest.read_bytes()).hexdigest() if manifest.is_file() else ""
 
 
 def require_single_run(folder: Path, facts: dict) -> None:

@@ -266,7 +266,12 @@ def plan_evaluation(arguments: argparse.Namespace, run: run_loading.LoadedRun) -
     episodes = evaluation.whole_seat_rounds(env, arguments.episodes or run.config.eval_episodes)
     version = versioned_name(env.spec)
     return EvaluationSettings(
-        run.folder.name, run.facts["step"], episodes, list(arguments.overrides), version
+        run.folder.name,
+        run.facts["step"],
+        episodes,
+        list(arguments.overrides),
+        version,
+        checkpoints.state_digest(run.folder),
     )
 
 

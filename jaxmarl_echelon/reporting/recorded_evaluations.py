@@ -26,6 +26,7 @@ class EvaluationSettings(NamedTuple):
       episodes: episodes that were played.
       overrides: `KEY=VALUE`, in which the evaluation differs from the run.
       environment: name and version of the environment that was played.
+      state: `checkpoints.state_digest` of the checkpoint; empty in files of older versions.
     """
 
     checkpoint: str
@@ -33,6 +34,7 @@ class EvaluationSettings(NamedTuple):
     episodes: int
     overrides: list[str]
     environment: str
+    state: str = ""
 
 
 class RecordedEvaluation(NamedTuple):
@@ -69,19 +71,21 @@ def read_evaluation(run: RecordedRun, name: str) -> RecordedEvaluation:
       name: of the checkpoint, such as `latest`.
 
     Raises:
-      ValueError: one line, if there is no such checkpoint, or no evaluation of it with its settings.
+      ValueError: one line, if there is no such checkpoint, or no evaluation of it with its settings: a run
+        that was resumed from an earlier checkpoint may have another policy at the same step.
     """
     checkpoint = checkpoints.find_checkpoint(run.folder, name)
     folder = evaluation_folder(checkpoint)
     missing = next((file for file in (SCORES, SETTINGS) if not (folder / file).is_file()), None)
+    command = f"python -m jaxmarl_echelon.evaluate {run.config_file.parent} --checkpoint {name}"
     if missing is not None:
-        place = run.config_file.parent
-        command = f"python -m jaxmarl_echelon.evaluate {place} --checkpoint {name}"
         raise ValueError(
             f"{run.folder}: no {folder.name}/{missing} of its {name}; it is written by {command}"
         )
     said = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
-    settings = EvaluationSettings(**{key: said[key] for key in EvaluationSettings._fields})
+    settings = EvaluationSettings(**{key: said[key] for key in EvaluationSettings._fields if key in said})
+    if settings.state not in ("", checkpoints.state_digest(checkpoint)):
+        raise ValueError(f"{folder / SCORES}: is of an earlier policy of this step; renewed by {command}")
     values = json.loads((folder / SCORES).read_text(encoding="utf-8"))[TRAINED]
     columns = {key.removeprefix(NAMESPACE): np.array([value]) for key, value in values.items()}
     config = checkpoints.read_metadata(checkpoint)["config"]

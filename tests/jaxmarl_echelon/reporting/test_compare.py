@@ -1,5 +1,7 @@
 import csv
+import json
 import re
+import shutil
 import sys
 from collections import Counter
 
@@ -10,7 +12,7 @@ from PIL import Image
 from recorded_runs import STEPS, check_loads_nothing, write_evaluation, write_group, write_run
 from scipy import stats
 
-from jaxmarl_echelon import command_line, compare
+from jaxmarl_echelon import checkpoints, command_line, compare
 from jaxmarl_echelon.reporting.comparison import ComparisonSettings, compare_methods
 from jaxmarl_echelon.reporting.methods import find_runs, sort_runs
 from jaxmarl_echelon.tracking.csv_sink import read_columns
@@ -295,6 +297,29 @@ def test_evaluations_that_were_made_in_other_ways_are_warned_of(evaluated):
         "f110: evaluations have 8 to 64 episodes",
     ):
         assert line in lines
+
+
+def test_an_evaluation_of_an_earlier_policy_of_the_step_is_refused(evaluated):
+    """As after a run that was resumed from an earlier checkpoint, and came to the same step again."""
+    (place,) = (evaluated / "alone").glob("checkpoints/step_*")
+    said = evaluated / "alone" / f"evaluation_{place.name}" / "evaluation_settings.json"
+
+    def save(number):
+        shutil.rmtree(place)
+        state = {"weights": np.full(3, number, np.float32)}
+        facts = {"step": 2000, "config": {"choices": {}}}
+        checkpoints.save_checkpoint(place.parent, ("latest",), state, facts)
+
+    save(1)
+    digest = {"state": checkpoints.state_digest(place)}
+    said.write_text(json.dumps(json.loads(said.read_text()) | digest))
+    compare_in(evaluated, checkpoint="latest")
+    save(2)
+    with pytest.raises(ValueError) as caught:
+        compare_in(evaluated, checkpoint="latest")
+    message = str(caught.value)
+    assert "alone/evaluation_step_000000002000/evaluation.json: is of an earlier policy" in message
+    assert message.endswith("alone --checkpoint latest") and "\n" not in message
 
 
 def test_evaluations_under_other_overrides_are_refused(evaluated):
