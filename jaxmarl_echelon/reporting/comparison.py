@@ -239,13 +239,20 @@ def describe_source(tables: Mapping[Path, ScoreTable], checkpoint: str | None) -
 def choose_measure(
     methods: Sequence[Method], task: str, tables: Mapping[Path, ScoreTable], column: str | None
 ) -> Measured:
-    """Returns what is compared on a task; raises ValueError for runs without it."""
+    """Returns what is compared on a task; raises ValueError for runs without it, or with another score."""
     found = [tables[run.folder] for method in methods for run in method.tasks[task]]
     measured = find_score(found[0].columns) if column is None else Measured(column)
     for table in found:
         if measured.column not in table.columns:
             known = ", ".join(name for name in table.columns if "/" not in name and name != "step")
             raise ValueError(f"--measure={measured.column}: not in {table.file}; allowed: {known}")
+        # A run in which only a later role learns has that role's score, beside that of its opponent.
+        other = find_score(table.columns)
+        if column is None and other.low and other != measured:
+            raise ValueError(
+                f"{table.file}: has the score {measure_label(other)}, not {measure_label(measured)} as "
+                f"{found[0].file}; give --measure"
+            )
     return measured
 
 

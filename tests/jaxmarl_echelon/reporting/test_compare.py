@@ -299,6 +299,23 @@ def test_evaluations_that_were_made_in_other_ways_are_warned_of(evaluated):
         assert line in lines
 
 
+def test_runs_that_are_judged_by_different_scores_are_refused(tmp_path):
+    """As those of attackers and of defenders: each is the other's opponent."""
+    write_run(tmp_path / "attacker", (0.3, 0.9))
+    table = write_run(tmp_path / "defender", (0.3, 0.9), seed=1) / "eval.csv"
+    head, *lines = table.read_text().splitlines()
+    lines = [f"{line},0.1,0.0,0.2" for line in lines]
+    table.write_text("\n".join([f"{head},defence_rate,defence_low,defence_high", *lines]) + "\n")
+    for runs in (["attacker", "defender"], ["defender", "attacker"]):
+        methods = sort_runs(find_runs([str(tmp_path / run) for run in runs]))
+        with pytest.raises(ValueError) as caught:
+            compare_methods(methods, ComparisonSettings(resamples=100))
+        message = str(caught.value)
+        assert message.startswith(f"{tmp_path}") and message.endswith("give --measure")
+    same = compare_methods(methods, ComparisonSettings(resamples=100, measure="success_rate"))
+    assert [one.raw for one in same.runs] == [0.9, 0.9]
+
+
 def test_an_evaluation_of_an_earlier_policy_of_the_step_is_refused(evaluated):
     """As after a run that was resumed from an earlier checkpoint, and came to the same step again."""
     (place,) = (evaluated / "alone").glob("checkpoints/step_*")
