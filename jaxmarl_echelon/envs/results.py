@@ -181,6 +181,18 @@ def read_result(results: tuple[Result, ...], values: Mapping[str, jax.Array], na
     return sum(hits[1:], hits[0]).astype(jnp.float32)
 
 
+def read_quotient(results: tuple[Result, ...], values: Mapping[str, jax.Array], name: str) -> jax.Array:
+    """Returns one result of episodes `[...]`, or of agents `[..., A]`, float32, divided by what it is `over`.
+
+    NaN for a denominator of 0 without `least`.
+    """
+    result, value = find_result(results, name), read_result(results, values, name).astype(jnp.float32)
+    if result.over is None:
+        return value
+    weight = read_result(results, values, result.over).astype(jnp.float32)
+    return average_result(result, value, weight if weight.ndim == value.ndim else weight[..., None])
+
+
 def average_terms(
     results: tuple[Result, ...],
     values: Mapping[str, jax.Array],

@@ -66,7 +66,8 @@ class View(NamedTuple):
       alive: `[E, N]` bool; acts in the coming decision.
       filled: `[E, N]` bool; the seat takes part in the episode now.
       mask: `[E, N, n]` bool, or None without masks.
-      results: `[E, N, R]` float32, results of the episode so far in the order of `result_names`.
+      results: `[E, N, R]` float32, results of the episode so far in the order of `result_names`; NaN for
+        quotients without a denominator.
     """
 
     obs: jax.Array
@@ -291,7 +292,7 @@ def _view(spec: EnvSpec, role: str, indices: np.ndarray, running: Running) -> Vi
     mask = time.action_mask.get(role)
     columns = []
     for name in result_names(spec, role):
-        value = results_lib.read_result(spec.results, sums.results, name).astype(jnp.float32)
+        value = results_lib.read_quotient(spec.results, sums.results, name)
         own = results_lib.find_result(spec.results, name).role is not None
         columns.append(take(value) if own else jnp.broadcast_to(value[:, None], terminated.shape))
     filled = sums.present[role] if role not in time.present else time.filled(role)

@@ -182,6 +182,18 @@ def test_jaxmarl_steps_are_those_of_the_environment():
     assert ends > 10
 
 
+@pettingzoo
+def test_results_per_event_are_divided_by_their_events():
+    """As in tables of episodes: an agent that is paid 2 per step, over its steps."""
+    env, told = je.to_pettingzoo(probes.Comings()), {}
+    env.reset(seed=0)
+    while env.agents:
+        infos = env.step(dict.fromkeys(env.agents, 0))[-1]
+        told |= {agent: info for agent, info in infos.items() if agent not in env.agents}
+    found = {agent: (info["travelled"], info["pace"], info["share"]) for agent, info in told.items()}
+    assert found == {"player_0": (4.0, 2.0, 1.0), "player_1": (2.0, 2.0, 0.5)}
+
+
 def broken():
     """Returns an environment whose observations are never finite after a reset, and its parameters."""
     env = probes.Poison("obs")
