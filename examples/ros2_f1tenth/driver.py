@@ -138,7 +138,9 @@ class Driver:
         if now < self.due - EARLY * self.period:
             return self.command
         action, self.memory = self.policy(self.observe()[None], self.memory, np.array([self.begins]))
-        self.begins, self.due = False, max(self.due, now) + self.period
+        # A late decision does not delay the next ones, unless a whole one was missed.
+        self.due = (self.due if now - self.due < self.period else now) + self.period
+        self.begins = False
         speed = float(np.clip(action[0, 1], -self.max_speed, self.max_speed))
         self.command = Command(float(action[0, 0]), speed)
         return self.command

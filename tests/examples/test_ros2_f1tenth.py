@@ -109,6 +109,15 @@ def test_decisions_are_as_frequent_as_in_training_by_a_timer_with_jitter(driver,
     assert len(calls) == 500
 
 
+@pytest.mark.parametrize("period", [0.015, 0.025])
+def test_decisions_are_as_frequent_as_in_training_where_calls_do_not_divide_the_period(driver, calls, period):
+    driver.period = period
+    for now in 0.01 * np.arange(600):
+        scan(driver, now, beams=20)
+        driver.decide(now)
+    assert len(calls) == pytest.approx(6.0 / period, abs=1)
+
+
 def test_the_car_stops_without_scans(driver, calls):
     assert driver.decide(0.0).speed == 0.0 and not calls
     scan(driver, 1.0)
