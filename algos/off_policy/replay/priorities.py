@@ -37,7 +37,8 @@ class SamplingRule(NamedTuple):
       init: `() -> state`.
       add: `(state, written) -> state`, after a step has been stored.
       draw: `(state, key, ring) -> (state, row, slot, weight)`, `[B]` each.
-      reprioritize: `(state, index, priority) -> state` for `[B]` indices `row * C + slot`; -1 is ignored.
+      reprioritize: `(state, index, priority) -> state` for `[B]` indices `row * C + slot`; -1 is ignored, and
+        so are priorities that are not finite.
     """
 
     init: Callable
@@ -200,6 +201,8 @@ def make_prioritized(
 
     def reprioritize(state: Priorities, index, priority):
         value = (jnp.abs(priority) + epsilon) ** exponent
+        # A learner that has diverged leaves no priorities: in a population another one draws by them.
+        index = jnp.where(jnp.isfinite(value), index, -1)
         largest = jnp.maximum(state.largest, jnp.where(index < 0, 0.0, value).max())
         return state.replace(tree=set_leaves(state.tree, index, value), largest=largest)
 

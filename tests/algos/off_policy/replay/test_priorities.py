@@ -163,6 +163,17 @@ def test_new_transitions_start_at_the_largest_priority_and_forget_what_they_over
     np.testing.assert_allclose(leaves(state.choice.tree, HELD), expected, rtol=1e-6)
 
 
+def test_errors_that_are_not_finite_change_no_priority():
+    replay = make()
+    state = reprioritize(replay)(full(replay), np.arange(HELD), np.full(HELD, 0.25, np.float32))
+    priority = np.array([np.nan, np.inf, 0.5] + [0.25] * (HELD - 3), np.float32)
+    after = reprioritize(replay)(state, np.arange(HELD), priority)
+    expected = np.full(HELD, leaf(0.25))
+    expected[2] = leaf(0.5)
+    np.testing.assert_allclose(leaves(after.choice.tree, HELD), expected, rtol=1e-6)
+    assert after.choice.largest == state.choice.largest
+
+
 def test_only_what_is_held_is_drawn():
     replay = make()
     state = play(replay, replay.init(), cut(experience(3, 20, ROWS, alive=0.5), 0, 4))
