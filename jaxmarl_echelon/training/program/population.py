@@ -124,7 +124,8 @@ def exchange_learners(
     """Runs one step of population based training if it is due, after an update of all members.
 
     A member that copies takes the learner (parameters, optimiser, normalisers, hyper-parameters) and the
-    rolling statistics of its parent, and keeps its environments, keys, replay, pool and curriculum.
+    rolling statistics of its parent, and keeps its environments, keys, replay, pool and curriculum. Its
+    memories go on, without what is not a number.
 
     Args:
       population, agents: of the group.
@@ -164,7 +165,23 @@ def exchange_learners(
     numbers = {one.key: learners[one.learners[0]].hyper[one.name] for one in population.numbers}
     lineage = {"due": jnp.broadcast_to(due, parents.shape), "parent": parents}
     lineage |= dict(zip(population.columns, scores, strict=True)) | numbers
-    return runs.replace(policies=runs.policies | learners, recent=recent), lineage
+    copied = parents != population.own(jnp.arange(everyone.shape[0]))
+    memories = clear_nan(runs.memories, copied)
+    return runs.replace(policies=runs.policies | learners, recent=recent, memories=memories), lineage
+
+
+def clear_nan(memories: PyTree, members: jax.Array) -> PyTree:
+    """Replaces NaN by 0 in memories `[m, ...]` of the `members`, a mask `[m]`.
+
+    What a learner that has diverged remembers would make the next one diverge until all episodes have ended.
+    Infinities stay: scripts may remember some.
+    """
+
+    def clear(x):
+        mask = members.reshape(members.shape + (1,) * (x.ndim - 1))
+        return jnp.where(mask & jnp.isnan(x), 0, x) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+    return jax.tree.map(clear, memories)
 
 
 def take_unmarked(marks: Sequence[bool], leaves: Sequence[jax.Array]) -> list[jax.Array]:

@@ -12,11 +12,13 @@ import pytest
 from compiled_once import Once
 
 from algos.on_policy.ppo import PPOConfig
+from algos.types import ActionSpec
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
 from jaxmarl_echelon.training.acting.random_streams import run_key
+from jaxmarl_echelon.training.acting.state import RunState
 from jaxmarl_echelon.training.config.build import RunConfig
 from jaxmarl_echelon.training.config.population_settings import AdaptedNumber, PopulationSettings
 from jaxmarl_echelon.training.host import group_members, vectorized_runs
@@ -57,6 +59,24 @@ def test_numbers_are_multiplied_within_their_range():
     gammas = population.perturb_number(jax.random.key(0), jnp.full((64, 2), 0.99), GAMMA, factors)
     assert np.unique(gammas) == pytest.approx([0.98, 0.995], abs=1e-6)
     assert (gammas[:, 0] == gammas[:, 1]).all()
+
+
+def test_a_member_that_replaces_a_broken_learner_keeps_nothing_of_what_that_remembered():
+    agent = PPOConfig(horizon=2, widths=(2,)).make((1,), ActionSpec("discrete", (2,)), updates=1)
+    one = jax.tree.map(lambda x: jnp.stack([x, x]), agent.init(jax.random.key(0)))
+    broken = jax.tree.map(lambda x: x.at[1].set(jnp.nan), one.params)
+    unused = dict.fromkeys(RunState.__dataclass_fields__)
+    told = {"carry": jnp.array([[1.0, jnp.nan], [jnp.nan, 2.0]]), "nearest": jnp.full((2, 1), jnp.inf)}
+    mine = {"policies": {probes.ROLE: one.replace(params=broken)}, "recent": jnp.zeros(2)}
+    runs = RunState(**unused | mine | {"memories": told, "updates": jnp.ones(2, jnp.int32)})
+    settings = PopulationSettings(every=1, keys=("algo.learning_rate",), exploit=0.5)
+    group = population.Population(settings, (RATE,), 1, jax.random.split(jax.random.key(3), 1), ("score",))
+    after, lineage = population.exchange_learners(
+        group, {probes.ROLE: agent}, runs, {"score": jnp.array([0.5, jnp.nan])}
+    )
+    np.testing.assert_array_equal(lineage["parent"], [0, 0])
+    np.testing.assert_array_equal(after.memories["carry"], [[1.0, np.nan], [0.0, 2.0]])
+    np.testing.assert_array_equal(after.memories["nearest"], told["nearest"])
 
 
 def ascend(exchanges, steps=40):
