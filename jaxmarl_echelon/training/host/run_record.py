@@ -46,8 +46,8 @@ class RunProgress:
       seconds: wall-clock time spent in compiled chunks and evaluations.
       stage: the curriculum's stage.
       forced: number of curriculum advances forced by patience.
-      entered: value of `scored` when the curriculum's stage was entered, or the run was resumed with another
-        task.
+      entered: value of `scored` when the curriculum's stage, or the last task of a ramp, was entered, or the
+        run was resumed with another task.
       evaluated: updates done at the last evaluation.
       best: name of a best checkpoint to its score, a list compared lexicographically.
       last_eval: scalars of the last evaluation.
@@ -68,6 +68,8 @@ class RunProgress:
     last_sums: dict[str, list[float]] = field(default_factory=dict)
 
 
+# How far tasks have changed that a curriculum without stages changes, in [0, 1].
+RAMP = "curriculum/progress"
 # Decisions per environment, in at least two updates, with all environments quarantined before a run stops.
 SICK_DECISIONS = 64
 
@@ -174,6 +176,9 @@ class RunRecord:
         """Returns the name of the curriculum's stage; logs an event when it changes."""
         stages = self.program.curriculum.stages
         if not stages:
+            # The last task of a ramp is entered at its end.
+            if metrics.get(RAMP, 1.0) < 1.0:
+                self.progress.entered = self.progress.scored
             return {}
         stage, before = int(metrics["curriculum/current_stage"]), self.progress.stage
         if stage != before:
@@ -340,16 +345,18 @@ class RunRecord:
         """Returns the names of best checkpoints to save because of training metrics.
 
         Empty until the rolling window is full: otherwise one early success would remain the best forever. A
-        later stage of a curriculum ranks above any result in an earlier one. In constant-sum games in which
-        only the learner plays, the score is uninformative, and the latest policy is always saved.
+        later stage of a curriculum, or task of a ramp, ranks above any result in an earlier one. In games of
+        constant sum in which only the learner plays, the score is uninformative, and the latest policy is
+        always saved.
         """
         if metrics["train/window_episodes"] < self.config.window:
             return []
         if not selection_score.training_is_informative(self.config):
             return ["best_training"]
-        if not self._window_is_of_task():
+        ramp = [] if self.program.curriculum.stages or RAMP not in metrics else [metrics[RAMP]]
+        if ramp in ([], [1.0]) and not self._window_is_of_task():
             return []
-        stage = [float(self.progress.stage)] if self.program.curriculum.stages else []
+        stage = [float(self.progress.stage)] if self.program.curriculum.stages else ramp
         score = self.judged_by
         # Of several learners each has its return.
         earned = ("train/return", f"train/return/{self.program.role}")
@@ -359,7 +366,7 @@ class RunRecord:
         return []
 
     def _window_is_of_task(self) -> bool:
-        """Whether the rolling window holds only episodes of the current stage and task.
+        """Whether the rolling window holds only episodes of the current stage and task (of a ramp: the last).
 
         Otherwise successes in an easier stage, or in the task before a resume, would remain the best of the
         later one forever. Episodes that were running when it was entered must have ended as well. In games

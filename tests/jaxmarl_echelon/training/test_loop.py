@@ -341,6 +341,26 @@ def test_episodes_of_an_earlier_stage_do_not_make_the_best_checkpoint_of_a_later
     assert kept.progress.best["best_training"] == [1.0, 0.25]
 
 
+def test_the_best_checkpoint_of_a_ramp_is_not_of_an_easier_task(tmp_path):
+    config = configure()
+    kept = run_record.RunRecord(
+        config, make_program(config), {}, tmp_path, Tracker({}), run_record.RunProgress()
+    )
+
+    def score(ended, ramp, success):
+        kept.progress.scored = ended
+        found = {"curriculum/progress": ramp, "train/success_rate": success, "train/window_episodes": 1000.0}
+        kept._stage(found)
+        return kept.training_score(found)
+
+    assert score(50, 0.25, 1.0) == score(100, 0.5, 0.25) == ["best_training"]
+    filled = 100 + config.window + config.num_envs
+    assert score(filled - 1, 1.0, 1.0) == []
+    assert score(filled, 1.0, 0.125) == ["best_training"]
+    assert score(filled + 1, 1.0, 0.0) == []
+    assert kept.progress.best["best_training"] == [1.0, 0.125]
+
+
 def test_episodes_before_a_resume_with_another_task_do_not_make_its_best_checkpoint(tmp_path):
     config, before = configure(), {"env": {"gain": 1.0}}
     facts = {"episodes": 100, "best": {"best_training": [1.0]}}
