@@ -32,6 +32,8 @@ class Curriculum(NamedTuple):
         the state, whose shapes do not depend on E.
       tags: names of the tags of `EpisodeTask`, with the labels of their codes.
       stages: names of the stages; empty without stages.
+      by_episodes: whether tasks depend on the run's own episodes without being stages, so that runs of
+        different policies are at different tasks after the same number of updates.
       stage: `(state) -> int32`, the current stage.
       stage_params: `(state, index) -> params` of one stage's task.
       evaluated: `(state, score, finished) -> state`, after an evaluation of the current stage; `score` is
@@ -49,6 +51,7 @@ class Curriculum(NamedTuple):
     tickets: Callable = lambda _num_envs: ()
     tags: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     stages: tuple[str, ...] = ()
+    by_episodes: bool = False
     stage: Callable = lambda _state: jnp.int32(0)
     stage_params: Callable | None = None
     evaluated: Callable = lambda state, _score, _finished: state

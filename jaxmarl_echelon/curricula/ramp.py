@@ -81,6 +81,7 @@ def ramp_curriculum(
         metrics=lambda state: {"curriculum/progress": ramp_progress(state)},
         evaluation=lambda _state: jax.tree.map(jnp.asarray, scored),
         retasked=lambda state, fresh: fresh.replace(count=state.count),
+        by_episodes=episodes is not None,
     )
 
 

@@ -168,10 +168,15 @@ def require_comparable_scores(config: DictConfig, run: RunConfig) -> None:
     where = f"pbt={config.pbt}: must be null with"
     if plays_in_league(run):
         raise ValueError(f"{where} pool.league, whose learners copy each other")
-    if run.curriculum(run.env).stages:
+    curriculum, allowed = run.curriculum(run.env), "allowed: curriculum=none, or a ramp over updates"
+    if curriculum.stages:
         raise ValueError(
             f"{where} a curriculum of stages, because the scores of members in different stages cannot be "
-            "compared; allowed: curriculum=none, or a ramp"
+            f"compared; {allowed}"
+        )
+    if curriculum.by_episodes:
+        raise ValueError(
+            f"{where} a ramp over episodes, because every member is at a task of its own; {allowed}"
         )
     own = [name for name in run.pool.mixture if name not in ("fixed", MIRROR)]
     if run.pooled is not None and own:

@@ -121,6 +121,8 @@ def test_wrong_searches_are_refused_in_one_line(overrides, message):
 
 KUHN = "env=textgames/kuhn"
 POOL = "controllers.player=pool:player"
+ECHELON = ("env=echelon", "env.maps=1", "tuning=none")
+RAMP_OVER_UPDATES = ("curriculum=echelon_ramp", "curriculum.episodes=null", "curriculum.updates=9")
 
 
 @pytest.mark.parametrize(
@@ -132,6 +134,8 @@ POOL = "controllers.player=pool:player"
         ([KUHN, POOL], "with pool.mode=mix (pfsp), because every member meets opponents of its own"),
         ([KUHN, POOL, "pool.mode=fixed", "pool.fixed=[random]"], None),
         (["env=gymnax/CartPole-v1"], None),
+        ([*ECHELON, "curriculum=echelon_ramp"], "with a ramp over episodes, because every member is"),
+        ([*ECHELON, *RAMP_OVER_UPDATES], None),
     ],
 )
 def test_members_whose_scores_cannot_be_compared_are_refused_in_one_line(overrides, message):
