@@ -1,7 +1,7 @@
 """Seeds and variants of a run as one vmapped program, with one record each."""
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,8 @@ class RunGroup(RunLoop):
         self.watch, self.left = watch, set()
         self.checkpoints = folder / "checkpoints"
         self.diverged: set[str] = set()
+        # Members whose learner is a copy since their last training metrics.
+        self.copies: set[str] = set()
         self.videos = EpisodeVideos(self.config, program)
         self.reference_scores: dict[str, reference_scores.Scores] = {}
 
@@ -144,6 +146,7 @@ class RunGroup(RunLoop):
         if len(self.diverged) == len(self.members):
             raise DivergedError(f"every run of the group has diverged; {reason}")
         self._log_lineage(reports.lineage)
+        self.copies = {self.records[index].folder.name for index in list_copies(reports.lineage)}
         values = mean_values(results)
         if "time/steps_per_second" in values:
             values["time/steps_per_second"] *= len(self.records)
@@ -213,7 +216,7 @@ class RunGroup(RunLoop):
     def training_scores(self, state, metrics):
         """Saves the members whose training metrics are their best so far; returns an empty list."""
         for index, values in enumerate(metrics):
-            if values:
+            if values and self.records[index].folder.name not in self.copies:
                 self._save_member(state, index, self.records[index].training_score(values))
         return []
 
@@ -307,6 +310,14 @@ class RunGroup(RunLoop):
             "variants": self._variants(),
             "members": {r.folder.name: r.summary(status, self.compiled.seconds()) for r in self.records},
         }
+
+
+def list_copies(lineage: Mapping[str, Any]) -> list[int]:
+    """Returns the members that copied another one after a chunk's last update, by its lineage `[K, M]`."""
+    if not lineage:
+        return []
+    parents = np.asarray(lineage["parent"][-1])
+    return np.flatnonzero(parents != np.arange(parents.size)).tolist()
 
 
 def make_population(plan: PopulationPlan, program: Program, layout: DeviceLayout) -> Population:

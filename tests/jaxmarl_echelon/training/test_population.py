@@ -22,8 +22,10 @@ from jaxmarl_echelon.training.acting.state import RunState
 from jaxmarl_echelon.training.config.build import RunConfig
 from jaxmarl_echelon.training.config.population_settings import AdaptedNumber, PopulationSettings
 from jaxmarl_echelon.training.host import group_members, vectorized_runs
+from jaxmarl_echelon.training.host.run_record import RunProgress, RunRecord
 from jaxmarl_echelon.training.program import population
 from jaxmarl_echelon.training.program.program import make_program
+from jaxmarl_echelon.training.program.update import Report
 
 RATE = AdaptedNumber("algo.learning_rate", (probes.ROLE,), "learning_rate", 1e-4, 1.0)
 GAMMA = AdaptedNumber("algo.gamma", (probes.ROLE,), "gamma", 0.0, 1.0)
@@ -140,6 +142,25 @@ def train(folder, resume=None, stop_after=None):
     return vectorized_runs.train_group(
         MEMBERS, {"seed": 3}, folder, Tracker({"csv": CsvSink()}), resume, stop_after, plan=PLAN, **shared
     )
+
+
+def test_the_best_checkpoint_of_training_is_not_of_a_learner_that_was_just_copied(tmp_path, monkeypatch):
+    pair, program = MEMBERS[::2][:2], ONCE.program(MEMBERS[0].config)
+    records = [
+        RunRecord(one.config, program, {}, tmp_path / one.name, Tracker({}), RunProgress()) for one in pair
+    ]
+    group = vectorized_runs.RunGroup(pair, program, records, {}, Tracker({}), tmp_path, plan=PLAN)
+    saved = []
+    monkeypatch.setattr(group, "_save_member", lambda _state, index, names: saved.append((index, names)))
+    found = {"train/success_rate": 0.5, "train/window_episodes": 16.0, "train/quarantined_environments": 0.0}
+    metrics = {name: np.full((1, 2), value) for name, value in found.items()}
+    episodes = {"number": np.zeros((1, 2), int), "length": np.zeros((1, 2, 0))}
+    for parents, kept in (([0, 0], [0]), ([0, 1], [1])):
+        lineage = {"due": np.ones((1, 2), bool), "parent": np.array([parents])}
+        report = Report(metrics, episodes, lineage=lineage)
+        group.training_scores(None, group.reports(report, 1.0))
+        assert [index for index, names in saved if names] == kept
+        saved.clear()
 
 
 def shapes():
