@@ -140,13 +140,13 @@ class RunRecord:
         )
 
     def reports(self, reports: Report, seconds: float) -> dict[str, float]:
-        """Logs the reports `[updates_per_chunk]` of a chunk that took `seconds`; returns the last metrics.
+        """Logs the reports `[K]` of K updates that took `seconds`; returns the last metrics.
 
         Raises:
           DivergedError: if a loss is not finite, or all environments stay quarantined.
         """
         self.progress.seconds += seconds
-        chunk = self.config.updates_per_chunk
+        chunk = len(reports.episodes["number"])
         for index in range(chunk):
             self.progress.updates += 1
             metrics = {name: float(values[index]) for name, values in reports.metrics.items()}

@@ -48,6 +48,7 @@ from jaxmarl_echelon.training.host.run_record import (
 from jaxmarl_echelon.training.host.video import EpisodeVideos
 from jaxmarl_echelon.training.program.population import Population, exchange_learners
 from jaxmarl_echelon.training.program.program import Program, make_program
+from jaxmarl_echelon.training.program.update import Report
 
 
 class RunGroup(RunLoop):
@@ -134,7 +135,7 @@ class RunGroup(RunLoop):
                 results.append({})
                 continue
             try:
-                results.append(record.reports(take_member(reports, index, 1), seconds))
+                results.append(self._member_reports(record, take_member(reports, index, 1), seconds))
                 self.diverged.discard(record.folder.name)
             except DivergedError as error:
                 if record.folder.name not in self.diverged:
@@ -153,6 +154,25 @@ class RunGroup(RunLoop):
         for namespace, part in by_namespace(values).items():
             self.tracker.log(namespace, self.step, part)
         return results
+
+    def _member_reports(self, record: RunRecord, reports: Report, seconds: float) -> dict[str, float]:
+        """Logs a member's part of a chunk, `[K]`; as `RunRecord.reports`.
+
+        In a population a member that diverges may copy another one within the chunk, and goes on then.
+        """
+        if self.plan is None:
+            return record.reports(reports, seconds)
+        values, gone = {}, None
+        number = self.config.updates_per_chunk
+        for row in range(number):
+            try:
+                one = jax.tree.map(lambda x, row=row: x[row : row + 1], reports)
+                values, gone = record.reports(one, seconds / number), None
+            except DivergedError as error:
+                gone = error
+        if gone is not None:
+            raise gone
+        return values
 
     def _log_lineage(self, lineage):
         """Writes the exchanges of a chunk, `[K, M]` by name, to `pbt.csv`: a row per member."""

@@ -1,6 +1,7 @@
 """Population based training: selection and variation, and groups that are trained by it."""
 
 import csv
+import dataclasses
 import json
 
 import chex
@@ -144,23 +145,46 @@ def train(folder, resume=None, stop_after=None):
     )
 
 
-def test_the_best_checkpoint_of_training_is_not_of_a_learner_that_was_just_copied(tmp_path, monkeypatch):
+def pair_of_members(folder, **changes):
+    """A group of two members without a program of its own, for what it does with reports."""
     pair, program = MEMBERS[::2][:2], ONCE.program(MEMBERS[0].config)
+    pair = [one._replace(config=dataclasses.replace(one.config, **changes)) for one in pair]
     records = [
-        RunRecord(one.config, program, {}, tmp_path / one.name, Tracker({}), RunProgress()) for one in pair
+        RunRecord(one.config, program, {}, folder / one.name, Tracker({}), RunProgress()) for one in pair
     ]
-    group = vectorized_runs.RunGroup(pair, program, records, {}, Tracker({}), tmp_path, plan=PLAN)
-    saved = []
-    monkeypatch.setattr(group, "_save_member", lambda _state, index, names: saved.append((index, names)))
+    return vectorized_runs.RunGroup(pair, program, records, {}, Tracker({}), folder, plan=PLAN)
+
+
+def report_of_pair(parents, ended=0, **metrics):
+    """Reports `[K, 2]` of updates that each end with an exchange; `ended` episodes are not listed."""
     found = {"train/success_rate": 0.5, "train/window_episodes": 16.0, "train/quarantined_environments": 0.0}
-    metrics = {name: np.full((1, 2), value) for name, value in found.items()}
-    episodes = {"number": np.zeros((1, 2), int), "length": np.zeros((1, 2, 0))}
-    for parents, kept in (([0, 0], [0]), ([0, 1], [1])):
-        lineage = {"due": np.ones((1, 2), bool), "parent": np.array([parents])}
-        report = Report(metrics, episodes, lineage=lineage)
-        group.training_scores(None, group.reports(report, 1.0))
+    shape = np.shape(parents)
+    return Report(
+        {name: np.broadcast_to(value, shape) for name, value in (found | metrics).items()},
+        {"number": np.full(shape, ended), "length": np.zeros((*shape, 0))},
+        lineage={"due": np.ones(shape, bool), "parent": np.array(parents)},
+    )
+
+
+def test_the_best_checkpoint_of_training_is_not_of_a_learner_that_was_just_copied(tmp_path, monkeypatch):
+    group, saved = pair_of_members(tmp_path), []
+    monkeypatch.setattr(group, "_save_member", lambda _state, index, names: saved.append((index, names)))
+    for parents, kept in (([[0, 0]], [0]), ([[0, 1]], [1])):
+        group.training_scores(None, group.reports(report_of_pair(parents), 1.0))
         assert [index for index, names in saved if names] == kept
         saved.clear()
+
+
+def test_a_member_that_diverges_and_is_replaced_within_a_chunk_goes_on(tmp_path):
+    group = pair_of_members(tmp_path, updates_per_chunk=2, eval_every=2)
+    broken = np.array([[0.5, np.nan], [0.5, 0.5]])
+    given = report_of_pair([[0, 0], [0, 1]], ended=3, **{"losses/value_loss": broken})
+    assert [bool(values) for values in group.reports(given, 1.0)] == [True, True]
+    assert not group.diverged
+    assert [(one.progress.updates, one.progress.episodes) for one in group.records] == [(2, 6)] * 2
+    given = report_of_pair([[0, 1], [0, 1]], ended=3, **{"losses/value_loss": broken[::-1]})
+    assert [bool(values) for values in group.reports(given, 1.0)] == [True, False]
+    assert group.diverged == {MEMBERS[2].name} and group.records[1].progress.episodes == 12
 
 
 def shapes():
