@@ -266,8 +266,8 @@ class RunGroup(RunLoop):
     def save_last(self, state):
         """Saves the group's checkpoint and the members' `latest`, except of trials that a search has left."""
         super().save_last(state)
-        if self.progress.updates == self.config.updates or not self.is_over():
-            for index in range(len(self.records)):
+        for index, record in enumerate(self.records):
+            if record.folder.name not in self.left:
                 self._save_member(state, index, ["latest"])
 
     @override

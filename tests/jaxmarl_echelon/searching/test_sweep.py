@@ -17,6 +17,7 @@ from jaxmarl_echelon.searching.studies import SearchSettings, Study, is_among_be
 from jaxmarl_echelon.searching.trial_groups import TrialWatch
 from jaxmarl_echelon.training.config import build, search_space
 from jaxmarl_echelon.training.host.group_members import Member
+from jaxmarl_echelon.training.host.vectorized_runs import RunGroup
 
 RATE = "algo.learning_rate"
 SPACE = {
@@ -95,6 +96,20 @@ def test_a_group_ends_when_all_of_it_is_pruned(searched):
     ]
     assert steps == [128, 32]
     assert len(rows(folder / "groups" / "0002_0003" / "trial_0002" / "eval.csv")) == 2
+
+
+def test_no_last_checkpoint_is_saved_of_a_trial_that_was_pruned(monkeypatch, tmp_path):
+    """Its place in the program trains on, but its tables and scores end where it was pruned."""
+    group, saved = object.__new__(RunGroup), []
+    group.records = [SimpleNamespace(folder=tmp_path / name) for name in ("kept", "pruned")]
+    group.left, group.watch, group.diverged, group.members = {"pruned"}, object(), set(), [None] * 2
+    monkeypatch.setattr(group, "save", lambda _state, _names: None)
+    monkeypatch.setattr(group, "_save_member", lambda _state, index, names: saved.append((index, names)))
+    for updates in (1, 4):
+        group.config = SimpleNamespace(updates=4)
+        group.records[0].progress = SimpleNamespace(updates=updates)
+        group.save_last(None)
+    assert saved == [(0, ["latest"])] * 2
 
 
 @pytest.mark.needs("optuna")
