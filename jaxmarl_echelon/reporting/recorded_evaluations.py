@@ -85,7 +85,7 @@ def read_evaluation(run: RecordedRun, name: str) -> RecordedEvaluation:
     said = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
     settings = EvaluationSettings(**{key: said[key] for key in EvaluationSettings._fields if key in said})
     if settings.state not in ("", checkpoints.state_digest(checkpoint)):
-        raise ValueError(f"{folder / SCORES}: is of an earlier policy of this step; renewed by {command}")
+        raise ValueError(f"{folder / SCORES}: is of an earlier checkpoint of this step; renewed by {command}")
     values = json.loads((folder / SCORES).read_text(encoding="utf-8"))[TRAINED]
     columns = {key.removeprefix(NAMESPACE): np.array([value]) for key, value in values.items()}
     config = checkpoints.read_metadata(checkpoint)["config"]

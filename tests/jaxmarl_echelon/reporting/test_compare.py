@@ -335,7 +335,7 @@ def test_an_evaluation_of_an_earlier_policy_of_the_step_is_refused(evaluated):
     with pytest.raises(ValueError) as caught:
         compare_in(evaluated, checkpoint="latest")
     message = str(caught.value)
-    assert "alone/evaluation_step_000000002000/evaluation.json: is of an earlier policy" in message
+    assert "alone/evaluation_step_000000002000/evaluation.json: is of an earlier checkpoint" in message
     assert message.endswith("alone --checkpoint latest") and "\n" not in message
 
 
