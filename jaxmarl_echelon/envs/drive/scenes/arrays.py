@@ -24,7 +24,7 @@ from physics.segment_tables import (
     list_segments_in_reach,
 )
 
-VERSION = 4  # of the construction of arrays; part of the cache key of banks
+VERSION = 5  # of the construction of arrays; part of the cache key of banks
 Arrays = dict[str, np.ndarray]
 _ROUNDING = 1e-3  # m by which reaches are enlarged, as the simulation computes in float32
 _ROUND = 64  # segments and lanes of a bank are padded to multiples of this

@@ -73,7 +73,7 @@ def assign_slots(scene: RawScene, casting: SlotSettings) -> SlotAssignment:
     stands = away < casting.min_goal_distance
     may = _controlled(scene, casting.control) & scene.valid[:, start]
     if casting.control != "all":
-        may &= ~stands & ~scene.expert & ~_find_overlapping(scene, start)
+        may &= ~stands & ~scene.expert & ~_find_overlapping(scene, start, casting.body_scale)
     bodies = np.arange(len(may))
     predicted, moves = np.isin(bodies, scene.predict), _find_moving(scene, casting)
     order = np.lexsort((~moves, ~predicted, bodies != scene.sdc))
@@ -141,15 +141,16 @@ def find_first_samples(valid: np.ndarray, start: int) -> np.ndarray:
     return np.where(valid, order, np.iinfo(int).max).argmin(1)
 
 
-def _find_overlapping(scene: RawScene, sample: int, margin: float = 0.0) -> np.ndarray:
-    """Bodies `[n]` whose box, enlarged by `margin` in total, meets another box at a sample, bool."""
+def _find_overlapping(scene: RawScene, sample: int, scale: float) -> np.ndarray:
+    """Bodies `[n]` whose box, scaled as in the episode, meets another such box at a sample, bool."""
+    size = scene.size[:, :2] * scale
     met = boxes_meet(
         scene.position[:, None, sample],
         scene.heading[:, None, sample],
-        scene.size[:, None, :2] + margin,
+        size[:, None],
         scene.position[None, :, sample],
         scene.heading[None, :, sample],
-        scene.size[None, :, :2] + margin,
+        size[None],
     )
     there = scene.valid[:, sample]
     np.fill_diagonal(met, False)

@@ -79,6 +79,18 @@ def test_experts_absent_and_overlapping_bodies_do_not_learn():
     assert assign_slots(given, replace(FOUR, init_step=5)).learners.tolist() == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize(
+    "gap, scale, apart", [(5.3, 0.7, True), (5.3, 1.0, False), (6.5, 1.0, True), (6.5, 1.5, False)]
+)
+def test_overlaps_are_those_of_the_scaled_bodies(gap, scale, apart):
+    given = scene(MIXED[:4])
+    position = given.position.copy()
+    # Half of the truck and half of the car are 5.75 m together.
+    position[3, 0] = position[2, 0] + [gap, 0.0]
+    found = assign_slots(replace(given, position=position), replace(FOUR, body_scale=scale))
+    assert found.learners.tolist() == ([0, 1, 2, 3] if apart else [0, 1])
+
+
 def test_goal_distance_is_measured_at_the_start_of_the_episode():
     given = scene(MIXED)
     goal = given.goal.copy()
