@@ -62,11 +62,12 @@ class Actions(NamedTuple):
         """Decodes actions `[A, ...]`, of the space or from `handed_over`, into commands."""
         first, second = self.grids
         if self.kind == "continuous":
-            mover = jnp.clip(jnp.round(actions[:, 0]) - 1, POLICY, IDM).astype(jnp.int32)
+            # Only these very numbers: others beyond the space are commands to be clipped.
+            mover = sum(jnp.where(actions[:, 0] == one + 1, one, POLICY) for one in (REPLAY, IDM))
             given = jnp.clip(actions, -1.0, 1.0)
             backward, forward = abs(first[0]), first[-1]
             along = given[:, 0] * jnp.where(given[:, 0] < 0, backward, forward)
-            return Commands(along, given[:, 1] * second[-1], mover)
+            return Commands(along, given[:, 1] * second[-1], mover.astype(jnp.int32))
         if self.kind == "discrete":
             beyond, row, column = (
                 len(first) * len(second),

@@ -52,6 +52,14 @@ def test_actions_and_delegating_actions(kind):
     close(idle.second, 0)
 
 
+def test_continuous_actions_beyond_the_space_are_clipped_and_delegate_nothing():
+    # Samples of a Gaussian policy, say.
+    commands = Actions("continuous", jerk=False).read(np.float32([[1.6, 0.2], [2.4, -1.7], [-3.0, 0.0]]))
+    assert (np.asarray(commands.mover) == POLICY).all()
+    close(commands.first, [4, 4, -4])
+    close(commands.second, [0.2, -1, 0])
+
+
 def test_actions_of_the_jerk_model():
     commands = jax.jit(Actions("discrete", jerk=True).read)(np.array([0, 4, 7, 11]))
     close(commands.first, [-15, -4, 0, 4])
