@@ -247,11 +247,14 @@ class ScriptedPolicy(NamedTuple):
       init: `() -> memory`, called at the start of every episode.
       act: `(key, memory, env_state, params) -> (memory, action [A, ...])` in the role's action space.
       teach: as `act`, of the script as a teacher: without what handicaps it as an opponent; None for `act`.
+      teaches: whether learners may imitate it: False if its actions, beyond the role's space, have the
+        environment move the agents.
     """
 
     init: Callable
     act: Callable
     teach: Callable | None = None
+    teaches: bool = True
 
 
 class Viewer:

@@ -234,13 +234,15 @@ def find_teacher(env: Environment, role: str, name: str) -> ScriptedPolicy:
     """Returns the script `name` of a role as a teacher, for `algo.teacher=script:NAME`.
 
     Raises:
-      ValueError: one line that lists the role's scripts, for one that is not among them.
+      ValueError: one line that lists the role's scripts, for one that is unknown or cannot be imitated.
     """
     where, known = f"algo.teacher={SCRIPT}{name}", fitting_scripts(env, role)
     if not known:
         raise ValueError(f"{where}: {role} of {env.spec.name} has no scripts; must be null or a run's folder")
-    if name not in known:
-        allowed = ", ".join(f"{SCRIPT}{one}" for one in known)
-        raise ValueError(f"{where}: unknown script of {role}; allowed: {allowed}")
+    teaching = [one for one in known if find_script(env, role, one).teaches]
+    if name not in teaching:
+        fault = "has no actions of its own to imitate" if name in known else f"unknown script of {role}"
+        allowed = ", ".join(f"{SCRIPT}{one}" for one in teaching)
+        raise ValueError(f"{where}: {fault}; allowed: {allowed}")
     script = find_script(env, role, name)
     return script if script.teach is None else script._replace(act=script.teach)

@@ -5,6 +5,7 @@ docs/reference/drive.md 6.1, 8.6, 9 to 11, 13.
 
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ import pytest
 from drive_scenes import FOLLOWING, bank_of, scene, small_bank
 
 from jaxmarl_echelon.envs import results
+from jaxmarl_echelon.envs.base import Role
 from jaxmarl_echelon.envs.drive import conditioning, goals, rewards
 from jaxmarl_echelon.envs.drive.codes import LIGHTS
 from jaxmarl_echelon.envs.drive.commands import IDM, POLICY, REPLAY, Actions
@@ -22,8 +24,11 @@ from jaxmarl_echelon.envs.drive.observing import features
 from jaxmarl_echelon.envs.drive.observing.layout import ObservationConfig
 from jaxmarl_echelon.envs.drive.results import declare_drive_results, report_drive_results
 from jaxmarl_echelon.envs.drive.scenes.raw_scene import Light, Road
+from jaxmarl_echelon.envs.drive.scripts.baselines import make_drive_scripts
 from jaxmarl_echelon.envs.drive.state import RoadCondition
 from jaxmarl_echelon.envs.drive.traffic import signals
+from jaxmarl_echelon.envs.spaces import Box
+from jaxmarl_echelon.training.acting.controllers import find_teacher
 from physics.bicycle import Motion
 from physics.segments import MatchedLane, segments_between
 
@@ -58,6 +63,23 @@ def test_continuous_actions_beyond_the_space_are_clipped_and_delegate_nothing():
     assert (np.asarray(commands.mover) == POLICY).all()
     close(commands.first, [4, 4, -4])
     close(commands.second, [0.2, -1, 0])
+
+
+@pytest.mark.parametrize("kind", ["discrete", "factored", "continuous"])
+def test_scripts_that_the_environment_moves_cannot_be_imitated(kind):
+    actions = Actions(kind, jerk=False)
+    role = Role("vehicle", 2, Box((3,), -1.0, 1.0), actions.space)
+    env = SimpleNamespace(
+        spec=SimpleNamespace(name="drive", roles=(role,)), scripts=make_drive_scripts(actions, role)
+    )
+    assert find_teacher(env, "vehicle", "idle").teaches
+    for name in ("replay", "idm"):
+        with pytest.raises(ValueError) as caught:
+            find_teacher(env, "vehicle", name)
+        assert str(caught.value) == (
+            f"algo.teacher=script:{name}: has no actions of its own to imitate; "
+            "allowed: script:idle, script:random"
+        )
 
 
 def test_actions_of_the_jerk_model():
