@@ -269,7 +269,7 @@ def _spec(interface: BattleInterface, frame: MissionLimits, limit: int) -> EnvSp
     )
     return EnvSpec(
         name="echelon_missions",
-        version=8,
+        version=9,
         roles=tuple(roles),
         decision_period=PERIOD,
         episode_limit=limit,

@@ -243,6 +243,14 @@ def test_difficulty_raises_one_lever_after_the_other(env, sample):
     assert strong[0] == pytest.approx(easy[0], abs=0.1) and hard[0] < 0.75 * strong[0]
 
 
+def test_odds_refer_to_the_mechs_that_blue_has(env, sample):
+    for count in (2, 5):
+        given = {"mission": "assault", "difficulty": 0.0, "odds": 1.5, "friendly_count": count}
+        scenario = sample(env.task_params(given))[0].scenario
+        ratio = packs(scenario, 1) / packs(scenario, 0)
+        assert ratio.mean() == pytest.approx(1.5, abs=0.1) and (abs(ratio - 1.5) <= 0.4).all()
+
+
 def test_the_composition_can_follow_the_verb(env, sample):
     for verb, pattern in (("scout", "scout_heavy"), ("suppress", "assault_heavy")):
         given = {"mission": verb, "composition": "verb", "friendly_count": 5}

@@ -159,21 +159,22 @@ def _forces(
     level = ramp_levels(levers.ramp, difficulty)
     hard = jnp.stack([1.0 - level[OWN_STRENGTH], level[ENEMY_STRENGTH]])
     at = jnp.where(levers.graded, hard, drawn)
-    strength = ends[:, 0] + at * (ends[:, 1] - ends[:, 0])
-    against = strength[0] * (levers.odds[0] + at[1] * (levers.odds[1] - levers.odds[0]))
-    strength = strength.at[1].set(jnp.where(jnp.isnan(against), strength[1], against))
     wobble = jax.random.uniform(noise, (2,), minval=1.0 - NOISE, maxval=1.0 + NOISE)
-    strength = strength * jnp.where(levers.graded, wobble, 1.0)
+    wobble = jnp.where(levers.graded, wobble, 1.0)
+    strength = (ends[:, 0] + at * (ends[:, 1] - ends[:, 0])) * wobble
     kind = _pick(kinds, levers.composition[verbs[0, 0]])
 
-    def force(k):
+    def force(k, wanted):
         classes = forces.move_class_first(
             levers.patterns[k, kind[k], : teams[k]], jnp.where(staged[k], first[k, 1], -1)
         )
         classes = forces.move_class_first(classes, first[k, 0])
-        return forces.muster_force(classes, strength[k], levers.count[k], least[k])
+        return forces.muster_force(classes, wanted, levers.count[k], least[k])
 
-    return force(0), force(1)
+    blue = force(0, strength[0])
+    # Of the mechs that blue has: with a fixed number, or few slots, these are not what was asked for.
+    against = blue.packs * (levers.odds[0] + at[1] * (levers.odds[1] - levers.odds[0])) * wobble[1]
+    return blue, force(1, jnp.where(jnp.isnan(against), strength[1], against))
 
 
 def _places(key, ground: ScenarioGround, index, levers: Levers, mission, size) -> _Places:

@@ -19,7 +19,8 @@ class Levers(struct.PyTreeNode):
       follow_on: `[V, V]` weights of the follow-on at GO, by order.
       strength: `[V, K, 2]` range in packs, by blue's order.
       graded: `[K]` bool; difficulty moves the strength within its range, red's up and blue's down.
-      odds: `[2]` range of red's strength as a multiple of blue's; NaN for red's range in `strength`.
+      odds: `[2]` range of red's strength as a multiple of that of blue's mechs; NaN for red's range in
+        `strength`.
       ramp: `[3, 2]` difficulties between which red's fire, red's strength and blue's weakness grow from their
         least to their largest value.
       count: `[K]` int32 fixed number of mechs, or -1 to derive it from the strength.
