@@ -3,11 +3,15 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from echelon_battles import make_mechs
 from mission_games import EAST, LIMIT, WEST
+from mission_moments import ALL_OPEN, CLASSES, SIZE, TEAMS, nothing, order, placed, scenario
 
 from jaxmarl_echelon.envs.echelon.missions import results
+from jaxmarl_echelon.envs.echelon.missions.measures import judge, record
 from jaxmarl_echelon.envs.echelon.missions.measures.facts import CAPTURE
 from jaxmarl_echelon.envs.echelon.missions.state import NEVER, VERBS
+from jaxmarl_echelon.envs.echelon.missions.verbs.registry import STANDARD, Registry
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -91,6 +95,28 @@ def test_holding_until_the_enemy_completes_elsewhere_counts_as_held_throughout(g
     facts = state.by_mech.replace(confirmed=found, visited=everything)
     _, time = game.step(state.replace(by_mech=facts))
     assert time.over and time.info["mission"] > 0.9 and time.info["mission/red"] == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize(("verb", "kept"), [("scout", 1.0), ("assault", 5 / LIMIT)])
+def test_only_a_capture_that_completes_the_order_ends_red_s_hold(verb, kept):
+    """Blue has captured the objective at some time, found all and entered all; red was alone in it."""
+    mine, ours = nothing()
+    everything = jnp.broadcast_to(ALL_OPEN, mine.visited.shape)
+    mine = mine.replace(visited=everything, confirmed=mine.confirmed.at[:2, 2:].set(True))
+    five = jnp.int32([5, 5])
+    ours = ours.replace(captured=jnp.array([True, False]), elapsed=five, alone=five)
+    verbs = jnp.int32([VERBS.index(verb), VERBS.index("hold")])
+    told = scenario(verb=jnp.stack([verbs, verbs], 1))
+    evidence = record.RecordInputs(TEAMS, told, jnp.ones(SIZE, bool), mine, ours, ALL_OPEN, jnp.float32(1.0))
+    verdict = judge.assess_missions(
+        Registry(STANDARD),
+        evidence,
+        order(verb=verbs),
+        make_mechs(placed(), CLASSES),
+        jnp.int32(5),
+        jnp.int32(LIMIT),
+    )
+    assert verdict.over and verdict.success[1] == pytest.approx(0.6 * kept)
 
 
 def test_an_order_that_lasts_to_the_end_takes_until_then(game):

@@ -73,7 +73,11 @@ def assess_missions(
     found = success.success_parts(registry, orders.verb, outcome)
     complete = success.is_complete(registry, orders.verb, order.went, found) & (living > 0)
     completed = complete[BLUE] | (complete[RED] & gone[BLUE])
-    lost = gone | jnp.stack([jnp.bool_(False), complete[BLUE] & ours.captured[BLUE]])
+    # Scouts may have captured the objective on their way: that does not complete their order.
+    elsewhere = outcome._replace(captured=jnp.zeros_like(outcome.captured))
+    parts = success.success_parts(registry, orders.verb, elsewhere)
+    captures = complete & ~success.is_complete(registry, orders.verb, order.went, parts)
+    lost = gone | jnp.stack([jnp.bool_(False), captures[BLUE]])
     outcome = record.with_whole_time_shares(outcome, ours, lost, limit - decision)
     found = success.success_parts(registry, orders.verb, outcome)
     under_way = success.success_parts(registry, orders.verb, record.with_running_capture(outcome, ours))
