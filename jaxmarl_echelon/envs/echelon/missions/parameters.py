@@ -150,6 +150,7 @@ def _levers(chosen: MissionSettings, frame: MissionLimits) -> Levers:
             found[key][:] = relative_weights(labels, given)
     _set_strength(found["strength"], problem, frame)
     _check_forces(mission, problem, frame)
+    _keep_to_last_orders(found["follow_on"], registry)
     if _nobody(problem):
         _keep_to_what_needs_nobody(found["follow_on"], mission, registry)
     if problem.engagement_distance is not None:
@@ -252,6 +253,21 @@ def _nobody(problem: ScenarioSettings) -> str | None:
     if problem.enemy_strength is not None and problem.enemy_strength[1] == 0:
         return "env.enemy_strength=0"
     return None
+
+
+def _keep_to_last_orders(follow_on: np.ndarray, registry: Registry) -> None:
+    """Removes orders that are followed by another from those that follow one `[V, V]`, in place.
+
+    GO comes once: the facts of a stage would count for the stage after it, too.
+
+    Raises:
+      ValueError: one line, if no follow-on remains.
+    """
+    for index in np.flatnonzero(registry.staged):
+        names = [name for name, weight in zip(registry.names, follow_on[index], strict=True) if weight > 0]
+        follow_on[index, registry.staged] = 0.0
+        if not follow_on[index].any():
+            raise ValueError(f"env.follow_on={names}: none of these can follow on {registry.names[index]}")
 
 
 def _keep_to_what_needs_nobody(follow_on: np.ndarray, mission: np.ndarray, registry: Registry) -> None:

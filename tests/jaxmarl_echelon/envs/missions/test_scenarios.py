@@ -263,6 +263,16 @@ def test_the_composition_can_follow_the_verb(env, sample):
         assert (classes == classes[:1]).all()
 
 
+def test_no_order_that_is_followed_by_another_follows(env):
+    """A stage after a stage would count its arrival, readiness and formation twice."""
+    stage = VERBS.index("stage")
+    for given in ("mixed", {"stage": 3, "hold": 1}):
+        follow_on = np.asarray(env.task_params({"follow_on": given}).levers.follow_on)
+        assert follow_on[stage, stage] == 0 and follow_on[stage, VERBS.index("hold")] == 1
+    with pytest.raises(ValueError, match=r"^env.follow_on=\['stage'\]: .* follow on stage$"):
+        env.task_params({"follow_on": "stage"})
+
+
 def test_levers_set_their_quantities(env, sample):
     given = {
         "mission": "hold",
