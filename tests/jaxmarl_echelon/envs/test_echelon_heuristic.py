@@ -260,7 +260,7 @@ def test_standing_mechs_turn_to_no_enemy_that_they_do_not_know():
     def turn(known):
         task = TeamTask(zone=jnp.array([20.0, 20.0, 5.0]), fire=jnp.float32(1), known=known)
         key = jax.random.key(0)
-        action = compute_team_actions(interface, own, task, key, memory, state, params, moves=False)[1]
+        action = compute_team_actions(interface, own, task, key, memory, state, params, moves=False)
         return action[0, YAW_RATE]
 
     near(turn(jnp.zeros((1, 1), bool)), 0.0)

@@ -13,8 +13,9 @@ from jaxmarl_echelon.envs.echelon.battle.simulation import BattleSimulation
 from jaxmarl_echelon.envs.echelon.battle.state import BLUE, TEAMS, EchelonParams
 from jaxmarl_echelon.envs.echelon.battle.surroundings import chassis_of
 from jaxmarl_echelon.envs.echelon.battle_interface import BattleInterface
-from jaxmarl_echelon.envs.echelon.missions import embedding, own_progress, results
+from jaxmarl_echelon.envs.echelon.missions import embedding, navigation, own_progress, results
 from jaxmarl_echelon.envs.echelon.missions.course import MissionEvaluator
+from jaxmarl_echelon.envs.echelon.missions.destinations import DestinationRules
 from jaxmarl_echelon.envs.echelon.missions.measures import staging
 from jaxmarl_echelon.envs.echelon.missions.measures.credit import CreditRule
 from jaxmarl_echelon.envs.echelon.missions.measures.judge import Verdict
@@ -106,6 +107,16 @@ class EchelonMissions(Environment):
         """The battle."""
         return self.interface.simulation
 
+    @property
+    def navigates(self) -> bool:
+        """Whether observations have the block `navigation`."""
+        return navigation.BLOCK in self.layout.names
+
+    @property
+    def destination_rules(self) -> DestinationRules:
+        """What destinations of mechs depend on besides the state."""
+        return DestinationRules(self.registry, self.ground, self.bank.size[:2], self.teams)
+
     def _make_scripts(self) -> dict[str, ScriptedPolicy]:
         """Returns the scripted policies, `NAME_blue` and `NAME_red`, for the present world."""
         return baselines.make_battle_scripts(self.spec, partial(make_mission_script, self))
@@ -170,6 +181,8 @@ class EchelonMissions(Environment):
         size = sum(self.teams)
         opening, senses = self.interface.begin(battle), self.interface.sense(battle, battle_params)
         state, verdict = self.course.opening(opening, drawn.scenario, battle_params, params)
+        if self.navigates:
+            state = state.replace(navigation=navigation.initial_navigation(battle.mechs.position))
         unpaid = {name: jnp.zeros(size, jnp.float32) for name in self.reward.names}
         return self._report(state, params, senses, verdict, unpaid, unpaid)
 
@@ -179,14 +192,17 @@ class EchelonMissions(Environment):
         """Advances one decision of 0.25 s; both teams act at once."""
         battle_params = self.battle_params(state.scenario, params)
         parsed = self.interface.parse_actions(state.echelon, actions)
-        # The key is also that of sampled credit, which folds a constant far above the counters of the
-        # battle's numbers into it (`assign_credit`): their streams do not overlap.
+        # The key is also that of sampled credit and navigation, which fold constants far above the counters
+        # of the battle's numbers into it (`assign_credit`): their streams do not overlap.
         after = self.interface.decide(key, state.echelon, parsed, battle_params)
         senses = self.interface.sense(after.battle, battle_params)
         status = parsed.commands[:, commands.STATUS_REPORT]
         state, verdict, due, said = self.course.advance(
             key, state, after, status, senses, battle_params, params
         )
+        if self.navigates:
+            moved = navigation.advance_navigation(key, state, self.destination_rules)
+            state = state.replace(navigation=moved)
         paid, said = (self.reward(params.echelon.reward, one, self.reward.init())[0] for one in (due, said))
         return self._report(state, params, senses, verdict, paid, said)
 
@@ -205,6 +221,8 @@ class EchelonMissions(Environment):
             limit = params.echelon.max_decisions
             further |= own_progress.observe_progress(state, order, self.ground, limit, self.teams)
             marks = own_progress.mark_contacts(state, order, self.teams)
+        if self.navigates:
+            further |= navigation.observe_navigation(state, self.destination_rules)
         observations, contacts = self.interface.observe(
             state.echelon, battle_params, senses, told, further, DEAD_SEE, marks
         )

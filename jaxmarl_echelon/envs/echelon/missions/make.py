@@ -6,7 +6,7 @@ from algos.defaults import read_defaults
 from jaxmarl_echelon.envs import settings as readers
 from jaxmarl_echelon.envs.echelon.battle.simulation import BattleSimulation
 from jaxmarl_echelon.envs.echelon.battle_interface import BattleInterface
-from jaxmarl_echelon.envs.echelon.missions import embedding, own_progress
+from jaxmarl_echelon.envs.echelon.missions import embedding, navigation, own_progress
 from jaxmarl_echelon.envs.echelon.missions.env import EchelonMissions
 from jaxmarl_echelon.envs.echelon.missions.measures.credit import CreditRule
 from jaxmarl_echelon.envs.echelon.missions.parameters import MissionLimits, build_mission_params
@@ -55,6 +55,10 @@ def make(reward: Reward, *, bank: TerrainBank | None = None, **given) -> Echelon
     further, marks = {"mission": ((len(fields),), "vector", fields)}, ()
     if chosen.rules.frame == BODY:
         further, marks = further | own_progress.progress_blocks(), own_progress.MARK_FIELDS
+    if chosen.rules.navigation:
+        if chosen.rules.frame != BODY:
+            raise ValueError(f"env.navigation=true: needs env.frame={BODY}, not {chosen.rules.frame}")
+        further |= navigation.navigation_blocks()
     layout = make_layout(pack, chosen.rules.telemetry, further, chosen.rules.frame, marks)
     simulation = BattleSimulation(
         bank=bank,

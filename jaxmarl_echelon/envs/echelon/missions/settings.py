@@ -96,6 +96,7 @@ class MissionRules(Settings):
     yaw_jitter: float = setting_field(read_number, 0.0, math.pi)
     telemetry: bool = setting_field(read_switch)
     frame: str = setting_field(read_choice, FRAMES)
+    navigation: bool = setting_field(read_switch)
     critic: str = setting_field(read_critic)
 
 
@@ -178,6 +179,6 @@ class MissionSettings:
 # Settings that are part of the compiled program, or of its terrains.
 FIXED = (
     "blue", "red", "size", "maps", "map_seed", "biomes", "cache", "pages", "damaged", "terrain",
-    "los_complexity", "coverage_cell", "telemetry", "frame", "critic", "verbs", "scenario", "credit_kind",
-    "credit_samples",
+    "los_complexity", "coverage_cell", "telemetry", "frame", "navigation", "critic", "verbs", "scenario",
+    "credit_kind", "credit_samples",
 )  # fmt: skip

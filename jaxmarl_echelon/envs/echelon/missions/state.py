@@ -269,6 +269,7 @@ class MissionState(struct.PyTreeNode):
       potential: `[K]` progress of the missions in [0, 1].
       success: `[K]` success if the episode ended now.
       report: history of status reports (`calibration`).
+      navigation: memory of the navigation aid (`navigation.NavigationState`); empty without it.
     """
 
     echelon: EchelonState
@@ -278,3 +279,4 @@ class MissionState(struct.PyTreeNode):
     potential: jax.Array
     success: jax.Array
     report: Any
+    navigation: Any = ()

@@ -129,8 +129,12 @@ def make_heuristic(interface: BattleInterface, side: int, *, moves: bool = True)
     own = team_members(interface.teams, side)
 
     def act(key, memory, state, params):
+        key_side, key_fire = jax.random.split(key)
         brief = TeamTask(interface.bank.zone[state.battle.map_index], params.fire_probability[side])
-        return compute_team_actions(interface, own, brief, key, memory, state, params, moves=moves)
+        memory = notice_stuck_mechs(key_side, memory, state.battle.mechs.position[own])
+        return memory, compute_team_actions(
+            interface, own, brief, key_fire, memory, state, params, moves=moves
+        )
 
     def teach(key, memory, state, params):
         full = params.replace(fire_probability=jnp.ones_like(params.fire_probability))
@@ -164,29 +168,24 @@ def compute_team_actions(
     params,
     *,
     moves: bool = True,
-) -> tuple[HeuristicMemory, jax.Array]:
-    """Computes the actions of a team for one decision.
+) -> jax.Array:
+    """Computes the actions `[A, 26]` of a team for one decision.
 
     Args:
       interface: the battle, for its terrains and teams.
       own: `[A]` mechs of the team.
       brief: their task.
       key: random key.
-      memory: of the team.
+      memory: of the team, at this decision (`notice_stuck_mechs`).
       state: the episode (`EchelonState`).
       params: its parameters (`EchelonParams`).
       moves: False for mechs that only turn and shoot.
-
-    Returns:
-      the memory, and actions `[A, 26]`.
     """
     size = own.size
-    key_side, key_fire = jax.random.split(key)
     sides, mechs = interface.sides(params), jax.tree.map(lambda leaf: leaf[own], state.battle.mechs)
     classes = sides.classes[own]
     aim = _find_targets(interface, state, sides, own, brief.known)
     heat = mechs.heat / jnp.asarray(CHASSIS.heat_capacity)[classes]
-    memory = _notice(key_side, memory, mechs.position)
     base = jnp.zeros((size, len(ACTIONS)), jnp.float32)
     # Without an enemy to turn to, mechs face where they go, and standing ones stay as they are.
     error = jnp.zeros(size)
@@ -194,7 +193,7 @@ def compute_team_actions(
         throttle, error = _walk(mechs, classes, aim, brief.zone)
         base = base.at[:, [FORWARD, STRAFE]].set(throttle)
     aim = aim._replace(error=jnp.where(jnp.isfinite(aim.distance), aim.error, error))
-    willing = jax.random.bernoulli(key_fire, brief.fire, (size,))
+    willing = jax.random.bernoulli(key, brief.fire, (size,))
     fire = _fire(classes, aim) & (willing & (heat <= VENT_HEAT))[:, None]
     if brief.spared is not None:
         sparing = brief.spared[aim.target]
@@ -205,12 +204,13 @@ def compute_team_actions(
     warfare = jnp.where(heat < ECM_HEAT, ECM, ECCM)
     base = base.at[:, SECONDARY].set(jnp.where(classes == SCOUT, warfare, base[:, SECONDARY]))
     if moves:
-        base = jnp.where((memory.escape > 0)[:, None], _escape(memory), base)
+        throttle = jnp.zeros_like(base).at[:, [FORWARD, STRAFE]].set(escape_throttles(memory))
+        base = jnp.where((memory.escape > 0)[:, None], throttle, base)
     base = base.at[:, _SWITCHES].set(jnp.where(base[:, _SWITCHES] > 0, base[:, _SWITCHES], -1.0))
     if brief.still is not None:
         throttle = jnp.where(brief.still[:, None], 0.0, base[:, [FORWARD, STRAFE]])
         base = base.at[:, [FORWARD, STRAFE]].set(throttle)
-    return memory, _with_control(base, state.contacts[own] == aim.target[:, None])
+    return _with_control(base, state.contacts[own] == aim.target[:, None])
 
 
 def _find_targets(interface, state, sides, own: np.ndarray, known: jax.Array | None = None) -> NearestTarget:
@@ -237,8 +237,14 @@ def _find_targets(interface, state, sides, own: np.ndarray, known: jax.Array | N
     return NearestTarget(target.astype(jnp.int32), jnp.min(apart, axis=1), error, clear, painted)
 
 
-def _notice(key, memory: HeuristicMemory, position) -> HeuristicMemory:
-    """Updates the counters of stuck mechs; beyond the limit a mech starts the escape manoeuvre."""
+def notice_stuck_mechs(key, memory: HeuristicMemory, position: jax.Array) -> HeuristicMemory:
+    """Updates the counters of stuck mechs; beyond the limit a mech starts the escape manoeuvre.
+
+    Args:
+      key: random key, of the side to step to.
+      memory: at the last decision.
+      position: `[A, 3]` now.
+    """
     escaping = memory.escape > 1
     moved = jnp.linalg.norm(position - memory.position, axis=-1)
     still = jnp.where(moved < STUCK_STEP, memory.still + 1, jnp.maximum(memory.still - 1, 0))
@@ -253,26 +259,37 @@ def _notice(key, memory: HeuristicMemory, position) -> HeuristicMemory:
     )
 
 
-def _escape(memory: HeuristicMemory) -> jax.Array:
-    """Returns actions `[A, 9]` of the escape manoeuvre, during which mechs do nothing else."""
+def escape_throttles(memory: HeuristicMemory) -> jax.Array:
+    """Returns forward and sideways throttles `[A, 2]` of the escape manoeuvre; 0 for mechs that are free."""
 
     def during(span):
         return (memory.escape >= span[0]) & (memory.escape <= span[1])
 
-    base = jnp.zeros((memory.escape.size, len(ACTIONS)), jnp.float32)
-    base = base.at[:, FORWARD].set(jnp.where(during(BACKWARDS), -1.0, 0.0))
-    return base.at[:, STRAFE].set(jnp.where(during(SIDEWAYS), memory.side, 0.0))
+    forward = jnp.where(during(BACKWARDS), -1.0, 0.0)
+    return jnp.stack([forward, jnp.where(during(SIDEWAYS), memory.side, 0.0)], axis=-1)
 
 
-def _walk(mechs, classes, aim: NearestTarget, zone) -> tuple[jax.Array, jax.Array]:
-    """Returns forward and sideways throttles `[A, 2]`, and the bearing of the goal `[A]`."""
+def find_walking_goals(mechs, distance: jax.Array, zone: jax.Array) -> jax.Array:
+    """Returns where the mechs of a team walk to, `[A, 2]`: to their zone, or back to the team near it.
+
+    Args:
+      mechs: those of the team.
+      distance: `[A]` to the nearest known enemy; infinite without one.
+      zone: `[3]` x, y and radius of the destination, or `[A, 3]` for one per mech.
+    """
     position = mechs.position[:, :2]
     living = mechs.alive[:, None]
     centroid = jnp.sum(jnp.where(living, position, 0.0), axis=0) / jnp.maximum(jnp.sum(living), 1)
     lonely = zone_lib.distance_to_zone(mechs.position, zone) < 2.0 * zone[..., 2]
     lonely &= jnp.hypot(*(position - centroid).T) > COHESION_GAP
-    lonely &= aim.distance > COHESION_PEACE
-    goal = jnp.where(lonely[:, None], 0.5 * (zone[..., :2] + centroid), zone[..., :2])
+    lonely &= distance > COHESION_PEACE
+    return jnp.where(lonely[:, None], 0.5 * (zone[..., :2] + centroid), zone[..., :2])
+
+
+def _walk(mechs, classes, aim: NearestTarget, zone) -> tuple[jax.Array, jax.Array]:
+    """Returns forward and sideways throttles `[A, 2]`, and the bearing of the goal `[A]`."""
+    position = mechs.position[:, :2]
+    goal = find_walking_goals(mechs, aim.distance, zone)
     bearing = wrap_angle_by_rounding(jnp.arctan2(*(goal - position).T[::-1]) - mechs.yaw)
     inside = zone_lib.inside_zone(mechs.position, zone)
     close = (aim.distance < TOO_CLOSE) & ~((classes == HEAVY) & inside)
