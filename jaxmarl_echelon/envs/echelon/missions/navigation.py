@@ -2,7 +2,8 @@
 
 A script reads all of this from the state. A learner without it can neither imitate the script nor equal it:
 it sees neither the enemies of its mates nor its own part in a flanking move. With the aid both share one
-memory, so that a script that teaches acts on what its pupil observes. Reference: docs/reference/echelon.md 15.7.
+memory, so that a script that teaches acts on what its pupil observes.
+Reference: docs/reference/echelon.md 15.7.
 """
 
 import jax
@@ -69,9 +70,9 @@ def advance_navigation(key: jax.Array, state: MissionState, rules: DestinationRu
 
 
 def observe_navigation(state: MissionState, rules: DestinationRules) -> dict[str, jax.Array]:
-    """Returns the block `navigation` `[M, F]` in each mech's own frame; distances are shares of the map's side.
+    """Returns the block `navigation` `[M, F]` in each mech's frame; distances in longest sides of the map.
 
-    The side is the longest one. The goal is where the script would walk to. The enemy is the nearest living one that any mech of the own
+    The goal is where the script would walk to. The enemy is the nearest living one that any mech of the own
     squad sees; its fields are 0 without one. `still` counts decisions without movement as a share of those
     after which a mech escapes, and the throttles of that manoeuvre follow.
 
