@@ -65,7 +65,11 @@ def actor_tables(
     if len(beside) == len(numbers):
         return [result]
     below = {name: [format_fixed(one[f"eval_agg/{name}"], 2) for one in rows.values()] for name in numbers}
-    return [result, _by_row("measures", rows, below)]
+    measures = _by_row("measures", rows, _with_spaces(below))
+    if _text_width(measures) <= width:
+        return [result, measures]
+    by_actor = {actor: [below[name][place] for name in numbers] for place, actor in enumerate(rows)}
+    return [result, *_tables_within("measures", numbers, by_actor, width)]
 
 
 def break_headings(table: Table, width: int) -> int:
@@ -99,8 +103,29 @@ def _by_row(title: str, columns: Iterable[str], rows: Mapping[str, Sequence[str]
     for column in columns:
         result.add_column(column, justify="right")
     for name, cells in rows.items():
-        result.add_row(name.replace("_", " "), *cells)
+        result.add_row(name, *cells)
     return result
+
+
+def _with_spaces(rows: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
+    """Returns rows whose names are words, for people."""
+    return {name.replace("_", " "): cells for name, cells in rows.items()}
+
+
+def _tables_within(
+    title: str, columns: Sequence[str], rows: Mapping[str, Sequence[str]], width: int
+) -> list[Table]:
+    """Builds tables of named rows, each with as many columns as fit into the terminal, at least one."""
+    tables, start = [], 0
+    while start < len(columns):
+        for stop in range(len(columns), start, -1):
+            cells = {name: row[start:stop] for name, row in rows.items()}
+            table = _by_row(title, [name.replace("_", " ") for name in columns[start:stop]], cells)
+            if break_headings(table, width) <= width or stop == start + 1:
+                break
+        tables.append(table)
+        start = stop
+    return tables
 
 
 def task_tables(rows: Mapping[str, Mapping[str, Mapping[str, float]]], spec: Any) -> list[Table]:
@@ -124,14 +149,15 @@ def task_tables(rows: Mapping[str, Mapping[str, Mapping[str, float]]], spec: Any
     named += [*(one.column for one in spec.measures if one.kind == "rate"), "worst_decile"]
     named = [key for key in named if any(one.get(f"eval_agg/{key}", 0.0) > 0 for one in first.values())]
     rates = {key.removeprefix("outcome/").removesuffix("_rate"): cells(first, key) for key in named}
-    return [_by_row(f"{spec.score} by task", first, scores), _by_row(f"{name} by task", first, rates)]
+    tables = {f"{spec.score} by task": scores, f"{name} by task": rates}
+    return [_by_row(title, first, _with_spaces(cells)) for title, cells in tables.items()]
 
 
 def realism_table(rows: Mapping[str, Mapping[str, float]]) -> Table:
     """Table of the similarity of rollouts and recordings: one row per score, one column per actor."""
     names = next(iter(rows.values()))
     cells = {name: [format_finite(values[name]) for values in rows.values()] for name in names}
-    return _by_row("rollouts compared with recordings", rows, cells)
+    return _by_row("rollouts compared with recordings", rows, _with_spaces(cells))
 
 
 def ladder_table(rows: Sequence[Mapping[str, Any]], episodes: int, spec: Any) -> Table:

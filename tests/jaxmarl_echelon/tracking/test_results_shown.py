@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import io
 
+import pytest
 from rich.console import Console
 from tracking_runs import run_info
 
@@ -139,6 +140,27 @@ def test_many_measures_have_a_table_of_their_own(tmp_path):
         console.print(table)
     lines = [line.split() for line in console.file.getvalue().splitlines()]
     assert ["│", "measure", "8", "│", "9.00", "│", "9.00", "│"] in lines
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_measures_of_many_members_are_split_into_tables_that_fit(tmp_path, width):
+    """Twenty members and twelve measures: neither has room as columns of one table."""
+    many = tuple(results.Result(f"share_of_measure_{nth}") for nth in range(12))
+    spec = EnvSpec("yard", 1, (), 0.1, 100, (results.Result("quality"), *many), score="quality")
+    rows = {
+        f"variant_seed_{number}": {f"eval_agg/{key}": value for key, value in EVALUATED.items()}
+        | {f"eval_agg/{one.name}": number + nth / 100 for nth, one in enumerate(many)}
+        for number in range(1, 21)
+    }
+    console = make_console(width, 40, color_system=None)
+    for table in tables.actor_tables(rows, 8, spec, width):
+        console.print(table)
+    lines = console.file.getvalue().splitlines()
+    assert "…" not in "".join(lines) and max(map(len, lines)) <= width
+    cells = [[part.strip() for part in line.split("│")[1:-1]] for line in lines if "variant_seed_" in line]
+    for number in range(1, 21):
+        shown = [cell for row in cells if row[0] == f"variant_seed_{number}" for cell in row[1:]]
+        assert shown[-12:] == [f"{number + nth / 100:.2f}" for nth in range(12)]
 
 
 def test_tables_by_task_compare_actors_and_list_the_rates_of_the_first(tmp_path):
