@@ -277,15 +277,17 @@ class RunConfig:
             "blocks": tuple(self.env.blocks.get(name, ())),
             "observation_dtype": role.observation.dtype,
         }
-        teams = self.algos[name].teams
-        if self.env.spec.late and not (teams and self.env.spec.ends_with_team):
+        team = self._team(name) if self.algos[name].teams else None
+        # The episode ends with the last agent of a whole role, not with the only one of a smaller team.
+        ends_with_team = self.env.spec.ends_with_team and team == role.size
+        if self.env.spec.late and not ends_with_team:
             sizes["late"] = True
         if name in self.env.language:
             sizes["language"] = make_answer_task(self.env.language[name])
         if self.shards > 1:
             sizes["shards"] = self.shards
-        if teams:
-            sizes["team"] = self._team(name)
+        if team is not None:
+            sizes["team"] = team
         if role.critic_observation is not None:
             sizes["critic_shape"] = role.critic_observation.shape
         return (role.observation.shape, action_spec(role.action)), sizes

@@ -113,3 +113,11 @@ def test_teams_are_the_agents_of_one_role():
     assert sizes["team"] == 2 and sizes["samples"] == 32
     alone = configure(probes.DeadAgent(), VDNConfig(), controllers={ROLE: "learner:per_agent"})
     assert alone.learner_task(ROLE)[1]["team"] == 1
+
+
+def test_one_team_per_agent_needs_rewards_before_its_end():
+    """A team of one is out before the episode ends with the last of its role, and may be paid then."""
+    alone = {ROLE: "learner:per_agent"}
+    with pytest.raises(ValueError, match="algo=vdn: teams cannot learn from rewards after the end of all"):
+        make_program(configure(FallenTeam(), VDNConfig(**COMMON, **REPLAY), controllers=alone))
+    assert configure(FallenTeam(), DQNConfig(), controllers=alone).learner_task(ROLE)[1]["late"]
