@@ -344,16 +344,33 @@ def assemble_rollout(
       carries: memories `[k, C, 1, ...]` before each segment.
       whole_games: whether all games are over after the last row.
     """
-    value = record["extras"].get("value")
+    value, broken = record["extras"].get("value"), find_broken_decisions(paid, record["skip"])
     followed = {
         # Decisions whose game was discarded are not learnt from.
-        "alive": record["alive"] & ~paid.broken,
-        "skip": record["skip"] & ~paid.broken,
+        "alive": record["alive"] & ~broken,
+        "skip": record["skip"] & ~broken,
         "reward": paid.reward,
         "discount": jnp.where(paid.ended, 0.0, 1.0),
-        "boundary": paid.ended | paid.broken,
-        "bootstrap": None if value is None else jnp.where(paid.broken, value, 0.0),
+        "boundary": paid.ended | broken,
+        "bootstrap": None if value is None else jnp.where(broken, value, 0.0),
     }
     last = jnp.full(paid.reward.shape[1:], not whole_games)
     last_value = None if value is None else jnp.zeros(last.shape)
     return Rollout(**record | followed, carry=carries, last_value=last_value, last_skip=last)
+
+
+def find_broken_decisions(paid: DecisionOutcome, waits: jax.Array) -> jax.Array:
+    """Marks the rows `[T, C, 1]` whose game was discarded before the seat's next decision.
+
+    Args:
+      paid: outcomes, `[T, C, 1]`.
+      waits: bool `[T, C, 1]`, rows in which the seat waited for its turn.
+    """
+
+    def step(later, row):
+        broken, ended, waits = row
+        broken = broken | (later & ~ended)
+        return broken & waits, broken
+
+    rows = paid.broken, paid.ended, waits
+    return jax.lax.scan(step, jnp.zeros_like(waits[0]), rows, reverse=True)[1]

@@ -201,6 +201,28 @@ def test_the_loser_gets_its_reward_for_its_last_move():
     np.testing.assert_allclose(advantage[:2, 1, 0], [-0.592, -0.6], atol=1e-5)
 
 
+def test_a_decision_is_not_learnt_from_if_its_game_is_discarded_while_its_seat_waits():
+    """Rows: two decisions, two passes of which the second is cut, and the next game, which ends."""
+    column = np.array([0.1, 0.2, 0.7, 0.9, 0.3], np.float32)[:, None, None]
+    waits = np.array([False, False, True, True, False])[:, None, None]
+    record = {
+        "obs": column,
+        "action": column,
+        "extras": {"value": column},
+        "reset": column == 0.3,
+        "alive": ~waits,
+        "skip": waits,
+        "mask": None,
+    }
+    broken = np.array([False, False, False, True, False])[:, None, None]
+    paid = turn_based.DecisionOutcome(jnp.zeros((5, 1, 1)), jnp.asarray(column == 0.3), jnp.asarray(broken))
+    played = turn_based.assemble_rollout(record, paid, ())
+    np.testing.assert_array_equal(played.alive[:, 0, 0], [True, False, False, False, True])
+    # The first decision is followed by the value of the second, not by that of a pass.
+    _, target = estimates(played)
+    assert float(target[0, 0, 0]) == pytest.approx(GAMMA * 0.2)
+
+
 def test_an_invalid_answer_is_won_by_the_other_seats_last_decision():
     """Plies A B A B, A offends on the third: B's only decision won by it, A's two did not."""
     ended = np.zeros((6, 1), bool)
