@@ -49,12 +49,17 @@ class SelectedEpisodes(NamedTuple):
 
 
 def select_finished(finished: Finished, most: int, *, newest: bool) -> SelectedEpisodes:
-    """Selects the first or newest `most` (at most T times E) finished episodes of a rollout `[T, E]`.
+    """Selects the first or newest `most` (at most T times E) finished episodes of a rollout of all shards.
 
     They are located by their ranks among the finished episodes, so that no column is read as a whole.
+
+    Args:
+      finished: `[T, E / S]`, of this shard.
+      most: M.
+      newest: the newest ones, not the first.
     """
-    mine, here = finished.mask.shape[1], finished.mask.size
-    environments = mine * collectives.num_shards()
+    mine, here, shards = finished.mask.shape[1], finished.mask.size, collectives.num_shards()
+    environments = mine * shards
     mask = finished.mask.reshape(-1)
     number = jnp.sum(mask, dtype=jnp.int32)
     wanted = jnp.arange(min(most, here), dtype=jnp.int32)
@@ -63,7 +68,7 @@ def select_finished(finished: Finished, most: int, *, newest: bool) -> SelectedE
     chosen = jax.tree.map(lambda x: x[row // mine, row % mine], finished)
     chosen = chosen.replace(mask=ranks < number)
     place = row // mine * environments + collectives.shard_index() * mine + row % mine
-    if collectives.num_shards() == 1:
+    if shards == 1:
         return SelectedEpisodes(chosen, place, number, environments)
 
     # The number is gathered beside the places: that costs no message, a sum would.
@@ -71,8 +76,10 @@ def select_finished(finished: Finished, most: int, *, newest: bool) -> SelectedE
     everywhere = jax.tree.map(lambda x: x.reshape((-1,) + x.shape[2:]), everywhere)
     found, places = everywhere
     order = jnp.argsort(jnp.where(found.mask, places, jnp.iinfo(jnp.int32).max))
-    surplus = jnp.maximum(jnp.sum(found.mask) - wanted.size, 0) if newest else 0
-    picked = order[surplus + wanted]
+    # One shard may have fewer places than are wanted of all.
+    total = min(most, here * shards)
+    surplus = jnp.maximum(jnp.sum(found.mask) - total, 0) if newest else 0
+    picked = order[surplus + jnp.arange(total)]
     chosen, place = jax.tree.map(lambda x: x[picked], everywhere)
     return SelectedEpisodes(chosen, place, jnp.sum(numbers), environments)
 

@@ -63,6 +63,26 @@ def test_shards_count_all_episodes_and_quarantines(newest):
     assert set(counts["train/quarantined_environments"].tolist()) == {int(mask.any(0).sum())}
 
 
+@pytest.mark.parametrize("newest", [False, True])
+@pytest.mark.parametrize("most", [20, 1000])
+def test_shards_pick_more_episodes_than_one_of_them_has_places(most, newest):
+    """Four shards of four environments and three decisions, in which most decisions end an episode."""
+    mask = np.random.default_rng(0).random((3, 16)) < np.repeat([1.0, 0.5, 1.0, 0.9], 4)
+    parts = jnp.asarray(mask.reshape(3, 4, 4).swapaxes(0, 1))
+
+    def follow(part):
+        episodes = jax.tree.map(jnp.asarray, finished(part))
+        return episode_statistics.select_finished(episodes, most, newest=newest)
+
+    found = jax.device_get(jax.jit(jax.vmap(follow, axis_name=collectives.HERE))(parts))
+    true = np.flatnonzero(mask)
+    assert true.size > 20
+    for shard in range(4):
+        listed = found.finished.mask[shard]
+        assert listed[: listed.sum()].all()
+        np.testing.assert_array_equal(found.place[shard][listed], true[-most:] if newest else true[:most])
+
+
 @jax.jit
 def follow_two(ring, finished):
     """The ring after each of two rollouts, and the table of the newest episodes of each."""
