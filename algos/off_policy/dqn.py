@@ -235,7 +235,11 @@ class ValueParts(NamedTuple):
     def every(self, params: PyTree, batch: Sample) -> ActionValues:
         """Returns the values of all actions in the L + 1 observations of sequences, `[B, L + 1, ...]`."""
         obs = jax.tree.map(lambda x, y: jnp.concatenate([x[:, :1], y], 1), batch.obs, batch.next_obs)
-        return run_sequences(self.network, params["agent"], self.see(obs), batch.reset)
+        reset = batch.reset
+        if reset is None:
+            rows, length, *agents = batch.action.shape[:-1]
+            reset = jnp.zeros((rows, length + 1, *agents), bool)
+        return run_sequences(self.network, params["agent"], self.see(obs), reset)
 
 
 class SequenceTarget(NamedTuple):
@@ -307,18 +311,13 @@ def regress_sequences(
     return *sequence_loss(prediction, target), prediction
 
 
-def run_sequences(
-    network: PolicyFunctions, params: PyTree, obs: PyTree, reset: jax.Array | None = None
-) -> ActionValues:
+def run_sequences(network: PolicyFunctions, params: PyTree, obs: PyTree, reset: jax.Array) -> ActionValues:
     """Values `[B, L, ...]` of observations `[B, L, ...]`, from an empty memory.
 
-    Where `reset` is set, bool `[B, L, ...]`, the memory is empty within the sequence too.
+    Where `reset` is set, bool `[B, L]` or `[B, L, A]`, the memory is empty within the sequence too.
     """
-    steps = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), obs)
-    shape = jax.tree.leaves(steps)[0].shape[:-1]
-    reset = jnp.zeros(shape, bool) if reset is None else jnp.moveaxis(reset, 1, 0)
-    carry = network.initial_carry(shape[1:])
-    values, _ = network.sequence(params, steps, carry, reset, None)
+    steps, reset = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), (obs, reset))
+    values, _ = network.sequence(params, steps, network.initial_carry(reset.shape[1:]), reset, None)
     return values.replace(values=jnp.moveaxis(values.values, 0, 1))
 
 

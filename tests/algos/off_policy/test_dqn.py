@@ -12,7 +12,7 @@ from algos.nets.networks import Layers
 from algos.off_policy.dqn import DQNConfig
 from algos.off_policy.learning import anneal_learning_rate
 from algos.off_policy.replay.rings import Sample
-from algos.types import ActionSpec, Context, ObservationSpec, Transition
+from algos.types import ActionSpec, Block, Context, ObservationSpec, Transition
 
 SIZES = ActionSpec("discrete", (3, 2))
 F, B = 4, 12
@@ -267,3 +267,17 @@ def test_continuous_actions_are_refused():
 def test_sequences_need_a_memory():
     with pytest.raises(ValueError, match="replay.sequence=4: must be 1 without a recurrent core"):
         make(DQNConfig(**TINY, replay={"sequence": 4}), SIZES, F)
+
+
+def test_memories_read_sets_of_entities():
+    """Two rows of two numbers, normalised; the memory's shape is that of the sequences, not of the rows."""
+    config = DQNConfig(
+        **TINY | {"normalize_observation": True},
+        core={"kind": "gru", "width": 8},
+        encoder={"kind": "deepset", "width": 8},
+        replay={"sequence": 3},
+    )
+    agent = make(config, SIZES, F, blocks=(Block("others", 0, (2, 2), "set"),))
+    start = jax.eval_shape(agent.init, jax.random.key(0))
+    after, metrics = jax.eval_shape(agent.update, start, jax.random.key(0), lived(jax.random.key(1)))
+    assert jax.tree.map(jnp.shape, after) == jax.tree.map(jnp.shape, start) and metrics["value"].shape == ()
