@@ -139,6 +139,8 @@ class BatchTransition(struct.PyTreeNode):
         the transition can be used for learning.
       waited: per role `[E, A]` bool; the agent did not act, but its trajectory continues: its reward is
         credited to its last decision. Empty unless `EnvSpec.late`.
+      cut_while_out: per role `[E, A]` bool; the episode was cut in a state in which the agent does not act,
+        although its trajectory continued. Empty unless `EnvSpec.late`, and where nothing can be cut.
       reset_next: `[E]` bool; the environment was reset after this step, for any reason.
       finished: results of the episodes that ended.
       quarantined: `[E]` bool; discarded because of a non-finite value.
@@ -147,6 +149,7 @@ class BatchTransition(struct.PyTreeNode):
     time: TimeStep
     acted: dict[str, jax.Array]
     waited: dict[str, jax.Array]
+    cut_while_out: dict[str, jax.Array]
     reset_next: jax.Array
     finished: Finished
     quarantined: jax.Array
@@ -243,9 +246,11 @@ def step_episodes(
     acted = {role: alive & ~idle[:, None] for role, alive in previous.alive.items()}
     waited = {role: flag & ~idle[:, None] for role, flag in awaiting_reward(env.spec, before).items()}
     finished = _finish_episodes(env.spec, sums, time, drawn.tags, time.over & ~quarantined)
+    cut_while_out = {}
     if cut is not None:
-        waits = awaiting_reward(env.spec, Running(state, time, sums))
-        time = _truncate(time, cut & ~time.over, waits)
+        cut, waits = cut & ~time.over, awaiting_reward(env.spec, Running(state, time, sums))
+        cut_while_out = {role: cut[:, None] & flag for role, flag in waits.items()}
+        time = _truncate(time, cut, waits)
 
     begin = partial(_begin_episodes, env, key_reset, draw)
     following = Episodes(episodes.drawn, pack_batch(Running(state, time, sums)))
@@ -260,6 +265,7 @@ def step_episodes(
         time=time,
         acted=acted,
         waited=waited,
+        cut_while_out=cut_while_out,
         reset_next=time.over,
         finished=finished,
         quarantined=quarantined,

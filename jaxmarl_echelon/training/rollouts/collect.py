@@ -176,7 +176,8 @@ def _learn_from_step(
             moment = collector.part(seat, decided.moment)
             one = make_transition(collector.env, seat, moment, decided.decisions.choices[seat].action)
             if seat in pending:
-                pending[seat], one = settle_pending(pending[seat], one, ~moment.after.alive[seat], gamma)
+                cut = moment.transition.cut_while_out.get(seat)
+                pending[seat], one = settle_pending(pending[seat], one, ~moment.after.alive[seat], gamma, cut)
                 one = one.replace(alive=one.alive & ~moment.transition.quarantined[:, None])
             columns.append(one)
         policies[role], metrics[role] = agent.update(run.policies[role], k, concatenate_roles(columns))

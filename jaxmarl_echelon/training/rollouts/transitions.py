@@ -64,6 +64,7 @@ def settle_pending(
     transition: Transition,
     out: jax.Array,
     gamma: jax.Array | float = 1.0,
+    cut_while_out: jax.Array | None = None,
 ) -> tuple[Pending, Transition]:
     """Adds delayed rewards to pending transitions and completes those whose agents act next or end.
 
@@ -75,6 +76,7 @@ def settle_pending(
       transition: transition of this step; `alive` where an agent acted, `reward` for all agents.
       out: `[E, A]` bool; the agent does not act in the state after this step.
       gamma: discount per step of an agent that is out; 1 where discounts count decisions.
+      cut_while_out: as in `BatchTransition`, also of agents that are out since this step; None for none.
 
     Returns:
       the new pending transitions, and the complete ones of this step, at most one per agent. After n further
@@ -89,7 +91,8 @@ def settle_pending(
     reward = elapsed * transition.reward + jnp.where(waited, pending.reward, 0.0)
     obs, action = older(pending.obs, transition.obs), older(pending.action, transition.action)
     begun, goes_on = acted | waited, out & ~transition.boundary
-    unknown = waited & out & transition.boundary & (transition.discount > 0)
+    open_ended = waited if cut_while_out is None else waited | cut_while_out
+    unknown = open_ended & out & transition.boundary & (transition.discount > 0)
     complete = transition.replace(
         obs=obs,
         action=action,
@@ -108,6 +111,8 @@ def make_transition(env: Environment, role: str, moment: StepRecord, action: jax
     before, after, transition = moment.before, moment.after, moment.transition
     alive, over = transition.acted[role], transition.reset_next[:, None]
     cut = alive & after.truncated[role] & ~after.terminated[role]
+    if role in transition.cut_while_out:
+        cut = cut & ~transition.cut_while_out[role]
     score = env.spec.scores(transition.finished.results, role)
     success = jnp.zeros(alive.shape, bool) if score is None else score >= GOOD
     return Transition(

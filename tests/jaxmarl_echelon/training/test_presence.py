@@ -215,9 +215,9 @@ def test_the_evaluation_counts_what_comes_late():
     np.testing.assert_array_equal(returns(jax.random.key(0)), 1.0)
 
 
-def given_to_a_replay(env, monkeypatch, names):
+def given_to_a_replay(env, monkeypatch, names, **changes):
     """Trains for eight steps; returns what the learner with a replay is given, `[8, E, A]` by name."""
-    config = run_of(env, sac(horizon=8, learning_starts=10_000))
+    config = replace(run_of(env, sac(horizon=8, learning_starts=10_000)), **changes)
     (agent,) = make_program(config).agents.values()
 
     def update(state, key, batch):
@@ -246,6 +246,16 @@ def test_a_replay_drops_decisions_that_are_truncated_while_their_agent_is_out(mo
     np.testing.assert_array_equal(alive[:, :, 0], True)
     np.testing.assert_array_equal(discount[:, :, 0], 1.0)
     np.testing.assert_array_equal(alive[:, :, 1], False)
+
+
+def test_a_replay_drops_decisions_after_which_their_agent_is_out_and_cut_at_once(monkeypatch):
+    """First episodes are cut after one to four steps; the second agent is out after the first."""
+    names = ("alive", "boundary", "discount", "next_context.alive")
+    alive, boundary, discount, acts = given_to_a_replay(Steered(), monkeypatch, names, stagger=True)
+    assert (boundary & alive & (discount > 0))[0, :, 0].any()  # some are cut after one step
+    np.testing.assert_array_equal(alive[:, :, 0], True)
+    assert alive[:, :, 1].any() and not (discount > 0)[:, :, 1][alive[:, :, 1]].any()
+    assert not acts[:, :, 1].any()  # nor does a team count it
 
 
 def test_a_replay_is_told_where_memories_are_empty(monkeypatch):
