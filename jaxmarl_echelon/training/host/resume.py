@@ -324,21 +324,41 @@ def changed_groups(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[
 def describe_kept_replay(
     run: RunConfig, before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Returns a line on experience of the task before a resume in the replays of a run, or `()`.
+    """Returns lines on experience of the time before a resume in the replays of a run, or `()`.
 
-    Rewards are stored, so that numbers of the task apply only to transitions that are still to come.
+    Rewards are stored, so that numbers of the task apply only to transitions that are still to come; delayed
+    rewards are stored with their discounts.
 
     Args:
       run: the run.
       before, after: configurations of the checkpoint and of the resumed run, as plain data.
     """
-    changed = changed_groups(before, after)
-    if not changed or not run.replays:
+    if not run.replays:
         return ()
-    return (
-        f"the replay keeps what was stored before {' and '.join(changed)} changed, with the rewards of that "
-        "task, until new transitions have replaced it",
-    )
+    lines = []
+    if changed := changed_groups(before, after):
+        lines.append(
+            f"the replay keeps what was stored before {' and '.join(changed)} changed, with the rewards of "
+            "that task, until new transitions have replaced it"
+        )
+    if changes_gamma(before, after) and stores_discounts(run):
+        lines.append(
+            "the replay keeps delayed rewards as they were discounted before gamma changed, until new "
+            "transitions have replaced them"
+        )
+    return tuple(lines)
+
+
+def stores_discounts(run: RunConfig) -> bool:
+    """Tells whether replays of a run hold rewards discounted by time, of agents that are out of the game."""
+    spec = run.env.spec
+    return spec.late and not spec.turns and any(one.replays and not one.teams for one in run.algos.values())
+
+
+def changes_gamma(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Tells whether the discount of a learner differs between two configurations, plain data."""
+    found = [find_differences(before.get(key), after.get(key), key) for key in ("algo", "algos")]
+    return any(name.endswith(".gamma") for changes in found for name in changes)
 
 
 def carry_progress(

@@ -16,6 +16,7 @@ from marked import thorough
 from omegaconf import OmegaConf
 
 from algos.off_policy.sac import SACConfig
+from algos.off_policy.teams import VDNConfig
 from algos.on_policy.ppo import PPOConfig
 from algos.on_policy.traced_settings import apply_schedules
 from jaxmarl_echelon import checkpoints, command_line, train
@@ -325,6 +326,12 @@ def test_members_of_a_group_get_their_own_numbers(tmp_path):
     assert state.policies[probes.ROLE].hyper["total_updates"].tolist() == [12.0, 12.0]
 
 
+def run_with_replay(algo, **spec):
+    """What is read of a run, with these facts of its environment."""
+    spec = SimpleNamespace(**{"late": False, "turns": 0} | spec)
+    return SimpleNamespace(replays=algo.replays, algos={"player": algo}, env=SimpleNamespace(spec=spec))
+
+
 @pytest.mark.parametrize(
     ("algo", "after", "words"),
     [
@@ -336,9 +343,23 @@ def test_members_of_a_group_get_their_own_numbers(tmp_path):
 )
 def test_a_replay_with_rewards_of_another_task_is_told(algo, after, words):
     before = {"env": {"gain": 1.0}, "reward": {"bonus": 1.0}, "algo": {"gamma": 0.9}}
-    run = SimpleNamespace(replays=algo().replays)
-    lines = resume.describe_kept_replay(run, before, before | after)
+    lines = resume.describe_kept_replay(run_with_replay(algo()), before, before | after)
     assert len(lines) == (words is not None) and all(words in line for line in lines)
+
+
+def test_a_replay_with_delayed_rewards_of_another_discount_is_told():
+    """Rewards of agents that are out are stored as discounted sums, but not where discounts count turns."""
+    before, after = ({"algo": {"gamma": gamma}} for gamma in (0.9, 0.5))
+    (line,) = resume.describe_kept_replay(run_with_replay(SACConfig(), late=True), before, after)
+    assert "delayed rewards as they were discounted before gamma changed" in line
+    own = {"algos": {"player": {"gamma": 0.5}}}
+    assert resume.describe_kept_replay(run_with_replay(SACConfig(), late=True), {"algos": {}}, own) == (line,)
+    for run in (
+        run_with_replay(SACConfig(), late=True, turns=2),
+        run_with_replay(VDNConfig(), late=True),
+        run_with_replay(PPOConfig(), late=True),
+    ):
+        assert resume.describe_kept_replay(run, before, after) == ()
 
 
 def test_best_scores_are_reset_when_the_task_changes():
