@@ -23,7 +23,8 @@ class Curriculum(NamedTuple):
         has starts, tags, ends and results of episodes, of all shards. Results arrive in order of episode
         length, biased towards short episodes, so episodes must be selected as they begin (see `tickets`).
       metrics: `(state) -> dict` of `curriculum/...` scalars; of stages `current_stage`, and as one is entered
-        `decided_success`, the success in the stage that was left by which it was decided. Without stages
+        `decided_success`, the success in the stage that was left by which it was decided, and
+        `blend_probability`, if the stage that was left is drawn for some time. Without stages
         `progress`, if there is one, is how far the task has changed, 1 at its last one: of the scores of
         training those of later tasks count first.
       evaluation: `(state) -> params` of the task that scores the run.

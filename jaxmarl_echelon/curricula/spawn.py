@@ -182,9 +182,10 @@ def _restarted(course: SpawnProgress) -> SpawnProgress:
 
 
 def _blend(rates: SpawnRules, course: SpawnProgress) -> jax.Array:
-    """Returns the probability of drawing the stage before the last transition."""
+    """Returns the probability of drawing the stage before the last transition; 0 without one."""
     left = 1.0 - course.episodes / max(rates.blend_decay_episodes, 1)
-    return jnp.where(rates.blend_decay_episodes > 0, rates.blend_previous_prob * jnp.maximum(left, 0.0), 0.0)
+    blends = (rates.blend_decay_episodes > 0) & (course.came_from != course.stage)
+    return jnp.where(blends, rates.blend_previous_prob * jnp.maximum(left, 0.0), 0.0)
 
 
 def _probabilities(rates: SpawnRules, course: SpawnProgress) -> jax.Array:

@@ -46,8 +46,10 @@ class RunProgress:
       seconds: wall-clock time spent in compiled chunks and evaluations.
       stage: the curriculum's stage.
       forced: number of curriculum advances forced by patience.
-      entered: value of `scored` when the curriculum's stage, or the last task of a ramp, was entered, or the
-        run was resumed with another task.
+      entered: value of `scored` when the curriculum's stage, or the last task of a ramp, was entered, when
+        the stage before was drawn for the last time, or when the run was resumed with another task.
+      moving: whether episodes drawn after the last update may be of an earlier task of a ramp, or of the
+        stage that was left.
       evaluated: updates done at the last evaluation.
       best: name of a best checkpoint to its score, a list compared lexicographically.
       last_eval: scalars of the last evaluation.
@@ -62,6 +64,7 @@ class RunProgress:
     stage: int = 0
     forced: int = 0
     entered: int = 0
+    moving: bool = False
     evaluated: int = 0
     best: dict[str, list[float]] = field(default_factory=dict)
     last_eval: dict[str, float] = field(default_factory=dict)
@@ -70,6 +73,8 @@ class RunProgress:
 
 # How far tasks have changed that a curriculum without stages changes, in [0, 1].
 RAMP = "curriculum/progress"
+# Probability that the stage that was left is still drawn.
+BLEND = "curriculum/blend_probability"
 # Decisions per environment, in at least two updates, with all environments quarantined before a run stops.
 SICK_DECISIONS = 64
 
@@ -174,11 +179,12 @@ class RunRecord:
 
     def _stage(self, metrics: dict[str, float]) -> dict[str, str]:
         """Returns the name of the curriculum's stage; logs an event when it changes."""
-        stages = self.program.curriculum.stages
+        stages, before = self.program.curriculum.stages, self.progress.moving
+        self.progress.moving = metrics.get(BLEND, 0.0) > 0.0 if stages else metrics.get(RAMP, 1.0) < 1.0
+        # The episodes of an update were drawn as the tasks were before it.
+        if before or self.progress.moving:
+            self.progress.entered = self.progress.scored
         if not stages:
-            # The last task of a ramp is entered at its end.
-            if metrics.get(RAMP, 1.0) < 1.0:
-                self.progress.entered = self.progress.scored
             return {}
         stage, before = int(metrics["curriculum/current_stage"]), self.progress.stage
         if stage != before:

@@ -162,6 +162,7 @@ def test_the_stage_that_was_left_fades_out():
 
     state = curriculum.init()
     np.testing.assert_array_equal(shares(state), [1, 0, 0, 0, 0])
+    assert float(curriculum.metrics(state)["curriculum/blend_probability"]) == 0.0, "no stage was left"
     state = runs.play(curriculum, state, [WON] * 8, update=update)
     for episodes, left in ((0, 0.4), (5, 0.2), (9, 0.04), (10, 0.0), (15, 0.0)):
         now = runs.play(curriculum, state, ([CRASHED, WON] * 8)[:episodes], update=update)

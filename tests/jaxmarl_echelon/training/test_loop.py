@@ -341,6 +341,25 @@ def test_episodes_of_an_earlier_stage_do_not_make_the_best_checkpoint_of_a_later
     assert kept.progress.best["best_training"] == [1.0, 0.25]
 
 
+def test_episodes_of_a_stage_that_fades_out_do_not_make_the_best_checkpoint_of_the_next(tmp_path):
+    """The episodes of the update after which nothing of it is left were drawn before that, too."""
+    config, program = configure(), make_program(configure())
+    staged = program._replace(curriculum=program.curriculum._replace(stages=("easy", "hard")))
+    kept = run_record.RunRecord(config, staged, {}, tmp_path, Tracker({}), run_record.RunProgress(scored=100))
+
+    def score(ended, blend, success):
+        kept.progress.scored = 100 + ended
+        found = {"curriculum/current_stage": 1, "curriculum/blend_probability": blend}
+        kept._stage(found)
+        return kept.training_score(found | {"train/window_episodes": 1000.0, "train/success_rate": success})
+
+    filled = config.window + config.num_envs
+    assert score(0, 0.25, 1.0) == score(filled, 0.125, 1.0) == score(2 * filled, 0.0, 1.0) == []
+    assert score(3 * filled - 1, 0.0, 1.0) == []
+    assert score(3 * filled, 0.0, 0.25) == ["best_training"]
+    assert kept.progress.best["best_training"] == [1.0, 0.25]
+
+
 def test_the_best_checkpoint_of_a_ramp_is_not_of_an_easier_task(tmp_path):
     config = configure()
     kept = run_record.RunRecord(
@@ -354,7 +373,8 @@ def test_the_best_checkpoint_of_a_ramp_is_not_of_an_easier_task(tmp_path):
         return kept.training_score(found)
 
     assert score(50, 0.25, 1.0) == score(100, 0.5, 0.25) == ["best_training"]
-    filled = 100 + config.window + config.num_envs
+    assert score(120, 1.0, 1.0) == [], "the last update of the ramp, whose episodes are of the task before"
+    filled = 120 + config.window + config.num_envs
     assert score(filled - 1, 1.0, 1.0) == []
     assert score(filled, 1.0, 0.125) == ["best_training"]
     assert score(filled + 1, 1.0, 0.0) == []
