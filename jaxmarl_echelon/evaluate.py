@@ -137,14 +137,15 @@ def evaluate_run(arguments: argparse.Namespace) -> None:
     print_environment(console, run)
     spec = judging_spec(program)
     tabled = tables.actor_tables(scores.actors, number, spec, console.width)
-    for table in (*tabled, *tables.task_tables(scores.tasks, spec)):
+    for table in (*tabled, *tables.task_tables(scores.tasks, spec, console.width)):
         console.print(table)
     if not arguments.overrides:
         console.print(reproduce_scores(program, config, state, facts), soft_wrap=True)
     write_scores(output, scores, settings, spec)
     if arguments.ladder:
         steps = score_ladder(program, config, state, number)
-        console.print(tables.ladder_table(steps, number, spec))
+        for table in tables.ladder_tables(steps, number, spec, console.width):
+            console.print(table)
         (output / "ladder.json").write_text(json.dumps(steps, indent=2) + "\n")
         plots.ladder_plot(output / "ladder.png", steps)
     if arguments.realism:

@@ -1,5 +1,6 @@
 """Rich tables printed at the end of a run or evaluation."""
 
+import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -10,6 +11,7 @@ from rich.table import Table
 from jaxmarl_echelon.tracking.formats import format_estimate, format_finite, format_fixed
 
 MOST_COLUMNS = 8
+_OUTCOME = "eval_agg/outcome/"
 
 
 def actor_tables(
@@ -22,33 +24,46 @@ def actor_tables(
 ) -> list[Table]:
     """Table with one row per actor: score with its interval, return, length, non-zero outcomes and measures.
 
-    Episodes that were quarantined are not scored; their number is shown if there are any. Measures that do
-    not fit into the row are shown in a second table, with one column per actor.
+    Episodes that were quarantined are not scored; their number is shown if there are any. Where measures, or
+    outcomes, do not fit into the row, they are shown in tables below.
 
     Args:
       rows: actor to its `eval_agg/...` values.
       episodes: episodes per actor.
       spec: the environment's `EnvSpec`.
-      width: of the terminal; measures that make the table wider are shown below.
+      width: of the terminal; what makes the table wider is shown below.
       most: outcomes and measures in the row at most.
       head: heading of the actors' column.
     """
-    names = [name for name in next(iter(rows.values())) if name.startswith("eval_agg/outcome/")]
-    outcomes = [name for name in names if any(values[name] > 0 for values in rows.values())]
+    outcomes = [name for name in next(iter(rows.values())) if name.startswith(_OUTCOME)]
+    outcomes = [name for name in outcomes if any(values[name] > 0 for values in rows.values())]
+    numbers = [f"eval_agg/{one.column}" for one in spec.measures]
+    numbers = [name for name in numbers if any(abs(values[name]) > 0 for values in rows.values())]
+    fits = len(outcomes) + len(numbers) <= most
+    for beside in ([[*outcomes, *numbers]] if fits else []) + [outcomes, []]:
+        result = _score_table(rows, episodes, spec, head, beside)
+        if break_headings(result, width) <= width:  # Rich would cut cells.
+            break
+    below = {"outcomes": outcomes, "measures": numbers}
+    below = {title: [name for name in names if name not in beside] for title, names in below.items()}
+    return [
+        result,
+        *(one for title, names in below.items() for one in _list_below(title, names, rows, width)),
+    ]
+
+
+def _score_table(
+    rows: Mapping[str, Mapping[str, float]], episodes: int, spec: Any, head: str, beside: Sequence[str]
+) -> Table:
+    """Table of `actor_tables` with the values of some names `beside` the scores."""
     result = Table(title=f"score on {episodes} fresh episodes each, {_acting(spec)}", title_justify="left")
     result.add_column(head, no_wrap=True)
-    scored = spec.score is not None
-    numbers = [one.column for one in spec.measures]
-    numbers = [
-        name for name in numbers if any(abs(values[f"eval_agg/{name}"]) > 0 for values in rows.values())
-    ]
-    beside = numbers if len(outcomes) + len(numbers) <= most else []
-    sick = [values.get("eval_agg/quarantined", 0.0) for values in rows.values()]
+    scored, sick = spec.score is not None, [one.get("eval_agg/quarantined", 0.0) for one in rows.values()]
     first = [*(["quarantined"] if any(sick) else []), *([f"{spec.score} [95 %]"] if scored else [])]
     for column in (*first, "return", "length"):
         result.add_column(column, justify="right", no_wrap=True)
-    for name in (*outcomes, *beside):
-        result.add_column(name.rpartition("outcome/")[2].replace("_", " "), justify="right")
+    for name in beside:
+        result.add_column(_word(name), justify="right")
     for (actor, values), number in zip(rows.items(), sick, strict=True):
         cells = [actor, *([f"{number:.0f}"] if any(sick) else [])]
         if scored:
@@ -58,18 +73,27 @@ def actor_tables(
             format_fixed(values["eval_agg/avg_reward"], 1),
             format_fixed(values["eval_agg/avg_episode_length"], 0),
         ]
-        cells += [format_fixed(values[name], 2) for name in outcomes]
-        result.add_row(*cells, *(format_fixed(values[f"eval_agg/{name}"], 2) for name in beside))
-    if beside and break_headings(result, width) > width:  # Rich would cut cells.
-        return actor_tables(rows, episodes, spec, width, most=0, head=head)
-    if len(beside) == len(numbers):
-        return [result]
-    below = {name: [format_fixed(one[f"eval_agg/{name}"], 2) for one in rows.values()] for name in numbers}
-    measures = _by_row("measures", rows, _with_spaces(below))
-    if _text_width(measures) <= width:
-        return [result, measures]
-    by_actor = {actor: [below[name][place] for name in numbers] for place, actor in enumerate(rows)}
-    return [result, *_tables_within("measures", numbers, by_actor, width)]
+        result.add_row(*cells, *(format_fixed(values[name], 2) for name in beside))
+    return result
+
+
+def _list_below(
+    title: str, names: Sequence[str], rows: Mapping[str, Mapping[str, float]], width: int
+) -> list[Table]:
+    """Tables of the values of some names, a row each, or a column where the actors' columns do not fit."""
+    if not names:
+        return []
+    cells = {_word(name): [format_fixed(one[name], 2) for one in rows.values()] for name in names}
+    whole = _by_row(title, rows, cells)
+    if _text_width(whole) <= width:
+        return [whole]
+    by_actor = {actor: [row[place] for row in cells.values()] for place, actor in enumerate(rows)}
+    return _tables_within(title, [*cells], by_actor, width)
+
+
+def _word(name: str) -> str:
+    """Name of a value `eval_agg/...` for people."""
+    return name.removeprefix(_OUTCOME).removeprefix("eval_agg/").replace("_", " ")
 
 
 def break_headings(table: Table, width: int) -> int:
@@ -120,7 +144,7 @@ def _tables_within(
     while start < len(columns):
         for stop in range(len(columns), start, -1):
             cells = {name: row[start:stop] for name, row in rows.items()}
-            table = _by_row(title, [name.replace("_", " ") for name in columns[start:stop]], cells)
+            table = _by_row(title, columns[start:stop], cells)
             if break_headings(table, width) <= width or stop == start + 1:
                 break
         tables.append(table)
@@ -128,7 +152,9 @@ def _tables_within(
     return tables
 
 
-def task_tables(rows: Mapping[str, Mapping[str, Mapping[str, float]]], spec: Any) -> list[Table]:
+def task_tables(
+    rows: Mapping[str, Mapping[str, Mapping[str, float]]], spec: Any, width: int = 120
+) -> list[Table]:
     """Tables of the actors' scores per task (spawn point, kind of scene), and of the first actor's rates.
 
     The latter include the score of its worst tenth of the episodes, if evaluations have it.
@@ -136,6 +162,7 @@ def task_tables(rows: Mapping[str, Mapping[str, Mapping[str, float]]], spec: Any
     Args:
       rows: actor to task to its `eval_agg/...` values.
       spec: the environment's `EnvSpec`.
+      width: of the terminal; tasks that make a table wider are in further ones.
     """
     (name, first), *_ = rows.items()
     if not first:
@@ -150,7 +177,11 @@ def task_tables(rows: Mapping[str, Mapping[str, Mapping[str, float]]], spec: Any
     named = [key for key in named if any(one.get(f"eval_agg/{key}", 0.0) > 0 for one in first.values())]
     rates = {key.removeprefix("outcome/").removesuffix("_rate"): cells(first, key) for key in named}
     tables = {f"{spec.score} by task": scores, f"{name} by task": rates}
-    return [_by_row(title, first, _with_spaces(cells)) for title, cells in tables.items()]
+    return [
+        table
+        for title, cells in tables.items()
+        for table in _tables_within(title, [*first], _with_spaces(cells), width)
+    ]
 
 
 def realism_table(rows: Mapping[str, Mapping[str, float]]) -> Table:
@@ -160,19 +191,31 @@ def realism_table(rows: Mapping[str, Mapping[str, float]]) -> Table:
     return _by_row("rollouts compared with recordings", rows, _with_spaces(cells))
 
 
-def ladder_table(rows: Sequence[Mapping[str, Any]], episodes: int, spec: Any) -> Table:
-    """Table with one row per stage of a curriculum: success with its interval, and outcome rates."""
-    title = f"score on {episodes} fresh episodes per phase, {_acting(spec)}"
-    result = Table(title=title, title_justify="left")
-    result.add_column("phase", no_wrap=True)
-    result.add_column("success [95 %]", justify="right", no_wrap=True)
+def ladder_tables(
+    rows: Sequence[Mapping[str, Any]], episodes: int, spec: Any, width: int = 120
+) -> list[Table]:
+    """Table with one row per stage of a curriculum: success with its interval, and outcome rates.
+
+    Where the terminal is narrower than that (`width`), outcomes are in tables below.
+    """
     outcomes = [name for name in rows[0]["outcomes"] if any(row["outcomes"][name] > 0 for row in rows)]
-    for name in outcomes:
-        result.add_column(name.replace("_", " "), justify="right")
+    shares = {row["name"]: [format_fixed(row["outcomes"][name], 2) for name in outcomes] for row in rows}
+    words = [name.replace("_", " ") for name in outcomes]
+    result = Table(
+        title=f"score on {episodes} fresh episodes per phase, {_acting(spec)}", title_justify="left"
+    )
+    result.add_column("phase", no_wrap=True)
+    result.add_column(f"{spec.score} [95 %]", justify="right", no_wrap=True)
+    whole = copy.deepcopy(result)
+    for name in words:
+        whole.add_column(name, justify="right")
     for row in rows:
-        shares = (format_fixed(row["outcomes"][name], 2) for name in outcomes)
-        result.add_row(row["name"], format_interval(row["success"], row["low"], row["high"]), *shares)
-    return result
+        cells = row["name"], format_interval(row["success"], row["low"], row["high"])
+        result.add_row(*cells)
+        whole.add_row(*cells, *shares[row["name"]])
+    if break_headings(whole, width) <= width:
+        return [whole]
+    return [result, *_tables_within("outcomes", words, shares, width)]
 
 
 def variant_table(rows: Sequence[Mapping[str, Any]]) -> Table:

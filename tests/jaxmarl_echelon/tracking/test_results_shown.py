@@ -111,7 +111,7 @@ def test_tables_say_how_policies_act(tmp_path):
     phase = {"name": "0 easy", "success": 0.5, "low": 0.25, "high": 0.75, "outcomes": {}}
     for hidden, acting in ((False, "deterministic"), (True, "sampled actions")):
         own = dataclasses.replace(spec, hidden=hidden)
-        for table in (*tables.actor_tables(rows, 8, own), tables.ladder_table([phase], 8, own)):
+        for table in (*tables.actor_tables(rows, 8, own), *tables.ladder_tables([phase], 8, own)):
             assert str(table.title).endswith(f", {acting}")
 
 
@@ -161,6 +161,35 @@ def test_measures_of_many_members_are_split_into_tables_that_fit(tmp_path, width
     for number in range(1, 21):
         shown = [cell for row in cells if row[0] == f"variant_seed_{number}" for cell in row[1:]]
         assert shown[-12:] == [f"{number + nth / 100:.2f}" for nth in range(12)]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_tables_of_many_outcomes_tasks_and_phases_fit_into_the_terminal(width):
+    """Nine tasks with long names, and six outcomes, none of whose numbers is cut."""
+    outcomes = ("target_crash", "self_crash", "collision", "timeout", "idle_stop", "target_finish")
+    reported = results.standard_results(outcomes, ("target_crash",))
+    spec = EnvSpec("yard", 1, (), 0.1, 100, reported, score="success")
+    shares = {name: 0.11 + nth / 100 for nth, name in enumerate(outcomes)}
+    values = {f"outcome/{name}": share for name, share in shares.items()}
+    values |= {"success_rate": 0.5, "success_low": 0.25, "success_high": 0.75}
+    values |= {"avg_reward": 1.0, "avg_episode_length": 20.0}
+    values = {f"eval_agg/{name}": x for name, x in values.items()}
+    tasks = [f"approach_from_{nth}.0L" for nth in range(9)]
+    actors = ("trained policy", "untrained policy")
+    found = tables.task_tables({actor: dict.fromkeys(tasks, values) for actor in actors}, spec, width)
+    phase = {"name": "22 4_ftg_medium_plus_plus", "success": 0.5, "low": 0.25, "high": 0.75}
+    found += tables.ladder_tables([phase | {"outcomes": shares}], 8, spec, width)
+    found += tables.actor_tables(dict.fromkeys(actors, values), 8, spec, width)
+    console = make_console(width, 60, color_system=None)
+    for table in found:
+        console.print(table)
+    lines = console.file.getvalue().splitlines()
+    assert "…" not in "".join(lines) and max(map(len, lines)) <= width
+    assert all(any(task in line for line in lines) for task in tasks)
+    text = "".join(lines)
+    # By task, by phase and by actor.
+    assert all(text.count(f"{share:.2f}") == len(tasks) + 1 + len(actors) for share in shares.values())
+    assert "success [95 %]" in text
 
 
 def test_tables_by_task_compare_actors_and_list_the_rates_of_the_first(tmp_path):
