@@ -35,6 +35,7 @@ def make(reward: Reward, **given) -> F110 | F110Goals:
     )
     size = float(vehicle.length), float(vehicle.width)
     base_poses = settings.read_base_poses(chosen.starts.base_poses)
+    settings.require_reversed_starts(maps, chosen.maps.reverse, base_poses)
     sensing, speed = chosen.sensing, limits.speed
     env = F110(
         simulation,

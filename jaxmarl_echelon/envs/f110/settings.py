@@ -300,6 +300,32 @@ def require_lines(maps: Sequence[OccupancyMap], needs: str, *, closed: bool = Fa
         raise ValueError(f"{needed}; {grid.refused_line.reason}, see {picture}; {ways}")
 
 
+def require_reversed_starts(
+    maps: Sequence[OccupancyMap],
+    reverse: bool | Sequence[bool],
+    poses: Mapping[str, Sequence[Sequence[float]]],
+) -> None:
+    """Checks that cars do not start against the lines of maps that are driven backwards.
+
+    Args:
+      maps: as loaded.
+      reverse: the setting that loaded them.
+      poses: map name to base poses.
+
+    Raises:
+      ValueError: one line, for poses of the other direction.
+    """
+    switches = [reverse] * len(maps) if isinstance(reverse, bool) else reverse
+    for grid, backwards in zip(maps, switches, strict=True):
+        line = grid.centerline
+        for x, y, heading in poses.get(grid.name, ()) if backwards else ():
+            nearest = np.argmin(np.hypot(line.x - x, line.y - y))
+            if np.cos(heading - line.heading[nearest]) < 0:
+                where = f"env.reverse={reverse}: env.base_poses.{grid.name}"
+                ways = "set it (null: anywhere along the line) and env.finish_lines"
+                raise ValueError(f"{where} starts cars the other way; {ways}")
+
+
 def _reversed(grid: OccupancyMap, backwards: bool) -> OccupancyMap:
     if not backwards:
         return grid

@@ -537,6 +537,7 @@ def test_by_default_training_starts_at_the_points_themselves(env, batch):
         ({"map": []}, "map"),
         ({"reverse": "no"}, "reverse"),
         ({"reverse": [True, False]}, "reverse"),
+        ({"reverse": True}, "env.base_poses.line2 starts cars the other way"),
         ({"spawns": ["pinch_up"]}, "pinch_up"),
         ({"spawns": []}, "positive"),
         ({"spawn_points": {"far": {"offset": [1, 2]}}}, "far"),
@@ -580,6 +581,9 @@ def test_a_reversed_map_is_driven_the_other_way():
     np.testing.assert_allclose(poses[0, :, :2], poses[1, :, :2], atol=1e-5)
     np.testing.assert_allclose(np.cos(poses[0, :, 2] - poses[1, :, 2]), -1.0, atol=1e-3)
     assert all(grid.centerline.course == "clockwise" for grid in read_maps(["track:0", "track:1"], True))
+    anywhere = build(reverse=True, base_poses={"line2": None}, finish_lines=None, lidar_beams=4)
+    heading = np.asarray(anywhere.spawns.poses)[0, :, :, DEFENDER, 2]
+    np.testing.assert_allclose(np.cos(heading), -1.0, atol=1e-3)
 
 
 def test_the_standing_attacker_is_a_reference_on_other_maps_than_line2(env, mixed):
