@@ -248,9 +248,9 @@ def step_episodes(
     finished = _finish_episodes(env.spec, sums, time, drawn.tags, time.over & ~quarantined)
     cut_while_out = {}
     if cut is not None:
-        cut, waits = cut & ~time.over, awaiting_reward(env.spec, Running(state, time, sums))
-        cut_while_out = {role: cut[:, None] & flag for role, flag in waits.items()}
-        time = _truncate(time, cut, waits)
+        cuts, waits = cut & ~time.over, awaiting_reward(env.spec, Running(state, time, sums))
+        cut_while_out = {role: cuts[:, None] & flag for role, flag in waits.items()}
+        time = _truncate(time, cuts, waits)
 
     begin = partial(_begin_episodes, env, key_reset, draw)
     following = Episodes(episodes.drawn, pack_batch(Running(state, time, sums)))
