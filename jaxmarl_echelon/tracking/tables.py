@@ -55,7 +55,7 @@ def actor_tables(
 def _score_table(
     rows: Mapping[str, Mapping[str, float]], episodes: int, spec: Any, head: str, beside: Sequence[str]
 ) -> Table:
-    """Table of `actor_tables` with the values of some names `beside` the scores."""
+    """Table of `actor_tables`; the values called `beside` follow the scores."""
     result = Table(title=f"score on {episodes} fresh episodes each, {_acting(spec)}", title_justify="left")
     result.add_column(head, no_wrap=True)
     scored, sick = spec.score is not None, [one.get("eval_agg/quarantined", 0.0) for one in rows.values()]

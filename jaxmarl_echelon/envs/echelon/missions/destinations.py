@@ -35,7 +35,7 @@ _PATROL = DISPOSITIONS.index("patrol")
 
 
 class DestinationRules(NamedTuple):
-    """What destinations depend on besides the state.
+    """Constants of an environment from which destinations are found.
 
     Attributes:
       registry: the verbs.

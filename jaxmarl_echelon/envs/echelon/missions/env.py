@@ -114,7 +114,7 @@ class EchelonMissions(Environment):
 
     @property
     def destination_rules(self) -> DestinationRules:
-        """What destinations of mechs depend on besides the state."""
+        """The constants from which destinations of mechs are found."""
         return DestinationRules(self.registry, self.ground, self.bank.size[:2], self.teams)
 
     def _make_scripts(self) -> dict[str, ScriptedPolicy]:

@@ -29,7 +29,7 @@ _STREAM = 0x6E617600
 
 
 class NavigationState(struct.PyTreeNode):
-    """What the aid remembers of all mechs.
+    """Memory of the aid, of all mechs.
 
     Attributes:
       motion: `[M, ...]` counters of stuck mechs.
