@@ -53,16 +53,16 @@ def actor_tables(
 
 
 def _score_table(
-    rows: Mapping[str, Mapping[str, float]], episodes: int, spec: Any, head: str, beside: Sequence[str]
+    rows: Mapping[str, Mapping[str, float]], episodes: int, spec: Any, head: str, further: Sequence[str]
 ) -> Table:
-    """Table of `actor_tables`; the values called `beside` follow the scores."""
+    """Table of `actor_tables`; the values called `further` follow the scores."""
     result = Table(title=f"score on {episodes} fresh episodes each, {_acting(spec)}", title_justify="left")
     result.add_column(head, no_wrap=True)
     scored, sick = spec.score is not None, [one.get("eval_agg/quarantined", 0.0) for one in rows.values()]
     first = [*(["quarantined"] if any(sick) else []), *([f"{spec.score} [95 %]"] if scored else [])]
     for column in (*first, "return", "length"):
         result.add_column(column, justify="right", no_wrap=True)
-    for name in beside:
+    for name in further:
         result.add_column(_word(name), justify="right")
     for (actor, values), number in zip(rows.items(), sick, strict=True):
         cells = [actor, *([f"{number:.0f}"] if any(sick) else [])]
@@ -73,7 +73,7 @@ def _score_table(
             format_fixed(values["eval_agg/avg_reward"], 1),
             format_fixed(values["eval_agg/avg_episode_length"], 0),
         ]
-        result.add_row(*cells, *(format_fixed(values[name], 2) for name in beside))
+        result.add_row(*cells, *(format_fixed(values[name], 2) for name in further))
     return result
 
 
