@@ -12,6 +12,7 @@ from flax import struct
 
 from physics.centerline import resample_centerline
 from physics.gridmap import OccupancyMap, fill_widths
+from physics.host_arrays import put_array
 
 _TILE, _SHIFT = 8, 3
 
@@ -84,16 +85,16 @@ def map_bank(maps: Sequence[OccupancyMap], spacing: float = 0.25, max_points: in
     origin = np.array([_ringed_origin(grid) for grid in maps])
     resolution = np.array([grid.resolution for grid in maps])
     return MapBank(
-        field=jnp.asarray(_tiled(field)),
-        resolution=jnp.asarray(resolution),
-        origin=jnp.asarray(origin),
-        to_cell=jnp.asarray(_world_to_cell(origin, resolution)),
-        size=jnp.asarray([grid.occupied.shape for grid in maps], jnp.int32),
-        centerline=jnp.asarray(centerline),
-        centerline_length=jnp.asarray(length),
-        half_width=jnp.asarray(half_width),
-        closed=jnp.asarray([line is not None and line.closed for line in lines]),
-        has_centerline=jnp.asarray([line is not None for line in lines]),
+        field=put_array(_tiled(field)),
+        resolution=put_array(resolution),
+        origin=put_array(origin),
+        to_cell=put_array(_world_to_cell(origin, resolution)),
+        size=put_array([grid.occupied.shape for grid in maps], np.int32),
+        centerline=put_array(centerline),
+        centerline_length=put_array(length),
+        half_width=put_array(half_width),
+        closed=put_array([line is not None and line.closed for line in lines]),
+        has_centerline=put_array([line is not None for line in lines]),
         names=tuple(grid.name for grid in maps),
     )
 

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from physics.angles import wrap_angle_below_pi
+from physics.host_arrays import put_array
 from physics.integrate import euler, rk4
 
 GRAVITY = 9.81
@@ -102,7 +103,7 @@ def _car(**changes: float) -> CarParams:
         s_min=-0.4189, s_max=0.4189, sv_min=-3.2, sv_max=3.2, v_switch=7.319, a_max=9.51,
         v_min=-5.0, v_max=20.0, width=0.31, length=0.58,
     )  # fmt: skip
-    return CarParams(**{name: jnp.asarray(value, float) for name, value in (values | changes).items()})
+    return CarParams(**{name: put_array(value, float) for name, value in (values | changes).items()})
 
 
 def f1tenth_car() -> CarParams:
@@ -118,7 +119,7 @@ def limo_car() -> CarParams:
 
 
 def _gains(*values: float) -> ControlGains:
-    return ControlGains(*(jnp.asarray(value, float) for value in values))
+    return ControlGains(*(put_array(value, float) for value in values))
 
 
 def f110_gains() -> ControlGains:

@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from physics.host_arrays import put_array
+
 MATERIALS = (
     "air",
     "solid",
@@ -138,10 +140,10 @@ def voxel_bank(grids: Sequence[np.ndarray]) -> VoxelBank:
         raise ValueError(f"grids: material {material.max()}; must be below {len(MATERIALS)}")
     vacant = np.isin(np.arange(len(MATERIALS)), (AIR, DIRT))
     return VoxelBank(
-        material=jnp.asarray(material),
-        solid=jnp.asarray(_pack(COLLIDES[material])),
-        opaque=jnp.asarray(_pack(OPAQUE[material])),
-        vacant=jnp.asarray(_pack(vacant[material])),
+        material=put_array(material),
+        solid=put_array(_pack(COLLIDES[material])),
+        opaque=put_array(_pack(OPAQUE[material])),
+        vacant=put_array(_pack(vacant[material])),
     )
 
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from algos.checks import is_number
 from algos.defaults import FROM_FILE, read_defaults
 from algos.types import PyTree
 from jaxmarl_echelon.envs import settings
+from physics.host_arrays import put_array
 
 Weights = dict[str, jax.Array]
 
@@ -117,7 +117,7 @@ class Reward:
     def params(self) -> dict[str, Weights]:
         """Returns the default weights as arrays, `{component: {weight: scalar}}`."""
         return {
-            name: {key: jnp.array(value, dtype=type(value)) for key, value in pairs}
+            name: {key: put_array(value, type(value)) for key, value in pairs}
             for name, pairs in zip(self.names, self.weights, strict=True)
         }
 

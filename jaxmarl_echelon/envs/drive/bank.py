@@ -118,6 +118,7 @@ class SceneBank(struct.PyTreeNode):
     spiral_row: jax.Array | None = None
 
 
+@jax.jit
 def scene_at(bank: SceneBank, index: jax.Array | int) -> SceneBank:
     """Returns one scene of a bank: every array without its axis S.
 

@@ -102,7 +102,7 @@ def _assemble_environment(
     signed = driving.offroad_test == "signed"
     if signed:
         bank = bank.replace(nearest_edges=make_nearest_edge_tables(bank))
-    bank = jax.tree.map(jnp.asarray, bank)
+    bank = jax.device_put(bank)
     moves, share = make_dynamics(driving.dynamics), choose_chunk_share(scenes.bank, observing.layout)
     simulation = TrafficSimulation(
         bank=bank,

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from algos.defaults import FROM_FILE
 from jaxmarl_echelon.envs.drive import commands, conditioning
@@ -27,6 +28,7 @@ from jaxmarl_echelon.envs.settings import (
     refuse_fixed,
     setting_field,
 )
+from physics.host_arrays import put_array
 
 OFFROAD_TESTS = ("crossing", "signed")
 ANY_SPEED = 1e6
@@ -141,7 +143,7 @@ def _goal_speed(value, _limits: DriveLimits) -> jax.Array:
 def _early_end(value, limits: DriveLimits) -> jax.Array:
     if value == NEVER and limits.ends_early:
         raise ValueError(f"env.early_end={value}: must be true or false in this run")
-    return jnp.bool_(value != NEVER and read_switch("early_end", value))
+    return put_array(value != NEVER and read_switch("early_end", value))
 
 
 READERS: dict[str, DriveReader] = {
@@ -155,7 +157,7 @@ READERS: dict[str, DriveReader] = {
     "goal_speed": ("goal_speed", _goal_speed),
     "goal_distance": (
         "goal_distance",
-        lambda value, _: jnp.asarray(read_interval("goal_distance", value, 1.0, 1000.0), jnp.float32),
+        lambda value, _: put_array(read_interval("goal_distance", value, 1.0, 1000.0), np.float32),
     ),
     "early_end": ("early_end", _early_end),
 }

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import numpy as np
+
 from jaxmarl_echelon.envs import settings as readers
 from jaxmarl_echelon.envs.echelon import settings
 from jaxmarl_echelon.envs.echelon.battle.simulation import BattleSimulation
@@ -34,7 +36,7 @@ def make(reward: Reward, *, bank: TerrainBank | None = None, **given) -> Echelon
     if bank is None:
         bank = generate_terrain(ground, ground.biomes, max(teams))
     pack = max(roster.largest_pack for roster in rosters)
-    if settings.read_share_per_team("assist", forces.assist).max() > 0 and bank.ways is None:
+    if np.asarray(settings.read_share_per_team("assist", forces.assist)).any() and bank.ways is None:
         bank = add_path_codes(bank)
     timed = rules.zone_seconds is None
     limits = SettingLimits(bank.zone.shape[0], teams, pack, ways=bank.ways is not None, zone_by_time=timed)

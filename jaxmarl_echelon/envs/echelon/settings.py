@@ -28,6 +28,7 @@ from jaxmarl_echelon.envs.settings import (
     refuse_fixed,
     setting_field,
 )
+from physics.host_arrays import put_array
 
 OBSERVATIONS = ("full", "partial")
 NEVER = "never"
@@ -160,13 +161,13 @@ def read_share_per_team(name: str, value) -> jax.Array:
     """Reads one share in [0, 1] for both teams, or one for each."""
     both = [value, value] if not isinstance(value, list | tuple) else value
     shares = read_numbers(name, both, len(TEAMS), 0.0)
-    return jnp.asarray([read_number(name, one, 0.0, 1.0) for one in shares], jnp.float32)
+    return put_array([read_number(name, one, 0.0, 1.0) for one in shares], np.float32)
 
 
 def read_assist(value, limits: SettingLimits) -> jax.Array:
     """Reads the share of navigation assistance of both teams, or of each; must be 0 without stored paths."""
     shares = read_share_per_team("assist", value)
-    if not limits.ways and shares.max() > 0:
+    if not limits.ways and np.any(shares):
         raise ValueError(f"env.assist={value}: must be 0 in a run that began with 0")
     return shares
 
@@ -174,11 +175,11 @@ def read_assist(value, limits: SettingLimits) -> jax.Array:
 READERS: dict[str, Reader] = {
     "map_weights": (
         "map_weights",
-        lambda value, limits: jnp.asarray(read_map_weights(value, limits.maps)),
+        lambda value, limits: put_array(read_map_weights(value, limits.maps)),
     ),
     "observation": (
         "full_observation",
-        lambda value, _: jnp.bool_(read_choice("observation", value, OBSERVATIONS) == "full"),
+        lambda value, _: put_array(read_choice("observation", value, OBSERVATIONS) == "full"),
     ),
     "time_limit": ("max_decisions", read_time_limit),
     "zone_seconds": ("zone_seconds", read_zone_seconds),
@@ -197,7 +198,7 @@ def roster_fields(rosters: tuple[Roster, Roster]) -> dict[str, jax.Array]:
     """Returns the parameters `classes` and `pack` of two teams."""
     columns = {"classes": "classes", "pack": "packs"}
     return {
-        field: jnp.asarray(np.concatenate([getattr(roster, column) for roster in rosters]), jnp.int32)
+        field: put_array(np.concatenate([getattr(roster, column) for roster in rosters]), np.int32)
         for field, column in columns.items()
     }
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxmarl_echelon.envs.f110.gap_parameters import FTGOptions, change_ftg
 from jaxmarl_echelon.envs.f110.settings import read_spawns
@@ -27,6 +28,7 @@ from jaxmarl_echelon.envs.settings import (
     read_whole,
     refuse_fixed,
 )
+from physics.host_arrays import put_array
 from physics.single_track import CarParams
 
 ROLES = ("attacker", "defender")
@@ -69,18 +71,18 @@ def _whole(name: str, low: int) -> tuple[str, Callable]:
 
 
 def _speeds(name: str) -> tuple[str, Callable]:
-    return "speed_range", lambda value, limits: jnp.asarray(
-        read_interval(name, value, *limits.speed), jnp.float32
+    return "speed_range", lambda value, limits: put_array(
+        read_interval(name, value, *limits.speed), np.float32
     )
 
 
 def _locked(value, _: F110Limits) -> jax.Array:
     chosen = read_choices("locked", value, ROLES)
-    return jnp.asarray([role in chosen for role in ROLES])
+    return put_array([role in chosen for role in ROLES])
 
 
 def _map_weights(value, limits: F110Limits) -> jax.Array:
-    return jnp.asarray(read_map_weights(value, limits.maps))
+    return put_array(read_map_weights(value, limits.maps))
 
 
 def _jitter(name: str) -> tuple[str, Callable]:
@@ -88,7 +90,7 @@ def _jitter(name: str) -> tuple[str, Callable]:
 
     def read(value, _: F110Limits) -> jax.Array:
         none = value == 0 and not isinstance(value, bool)
-        return jnp.asarray([0.0] * 3 if none else read_numbers(name, value, 3, 0.0), jnp.float32)
+        return put_array([0.0] * 3 if none else read_numbers(name, value, 3, 0.0), np.float32)
 
     return name, read
 
@@ -106,11 +108,11 @@ _SHARED: Readers = {
 GAPLOCK: Readers = _SHARED | {
     "spawns": (
         "spawn_weights",
-        lambda value, limits: jnp.asarray(spawn_weights(read_spawns(value), limits.points)),
+        lambda value, limits: put_array(spawn_weights(read_spawns(value), limits.points)),
     ),
     "spawn_jitter": (
         "spawn_jitter",
-        lambda value, _: jnp.asarray(read_numbers("spawn_jitter", value, 3, 0.0), jnp.float32),
+        lambda value, _: put_array(read_numbers("spawn_jitter", value, 3, 0.0), np.float32),
     ),
     "pose_jitter": _jitter("pose_jitter"),
     "evaluation_jitter": _jitter("evaluation_jitter"),
@@ -119,7 +121,7 @@ GAPLOCK: Readers = _SHARED | {
     "locked": ("locked", _locked),
     "timeout": (
         "timeout_terminal",
-        lambda value, _: jnp.bool_(read_choice("timeout", value, TIMEOUTS) == "terminal"),
+        lambda value, _: put_array(read_choice("timeout", value, TIMEOUTS) == "terminal"),
     ),
     "idle_speed": _number("idle_speed", 0.0),
     "idle_decisions": _whole("idle_decisions", 0),
@@ -134,7 +136,7 @@ RACE: Readers = _SHARED | {
     "target_laps": _whole("target_laps", 0),
     "crashed": (
         "obstacles",
-        lambda value, _: jnp.bool_(read_choice("crashed", value, CRASHED) == "obstacle"),
+        lambda value, _: put_array(read_choice("crashed", value, CRASHED) == "obstacle"),
     ),
 }
 

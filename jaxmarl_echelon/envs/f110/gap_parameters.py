@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
 from algos.defaults import FROM_FILE, take_defaults_from
 from jaxmarl_echelon.envs.settings import read_choice, read_mapping
+from physics.host_arrays import put_array
 
 TARGET_MODES = ("center", "farthest", "weighted")
 
@@ -221,7 +221,7 @@ def _as_arrays(params: FTGParams) -> FTGParams:
     kinds = {"farthest": bool, "cutback_hold": np.int32}
     return FTGParams(
         **{
-            field.name: jnp.asarray(getattr(params, field.name), kinds.get(field.name, np.float32))
+            field.name: put_array(getattr(params, field.name), kinds.get(field.name, np.float32))
             for field in fields(params)
         }
     )

@@ -32,6 +32,7 @@ from jaxmarl_echelon.envs.echelon.settings import count_decisions, read_share_pe
 from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank
 from jaxmarl_echelon.envs.rewards import Reward
 from jaxmarl_echelon.envs.settings import read_map_weights
+from physics.host_arrays import put_array
 
 _PHASES = 4
 _HIGHEST = 5
@@ -72,12 +73,12 @@ def build_mission_params(chosen: MissionSettings, frame: MissionLimits) -> Missi
     return MissionParams(
         echelon=_battle(chosen, frame, limit, training),
         weights=_weights(chosen),
-        gates=jnp.asarray(frame.registry.gates),
-        levers=jax.tree.map(jnp.asarray, _levers(chosen, frame)),
+        gates=put_array(frame.registry.gates),
+        levers=jax.device_put(_levers(chosen, frame)),
         sensor_range=jnp.float32(measures.sensor_range / per_voxel),
         cover_target=jnp.float32(target),
         gamma=jnp.float32(measures.gamma),
-        evaluation_maps=jnp.asarray(evaluation),
+        evaluation_maps=put_array(evaluation),
     )
 
 
@@ -102,11 +103,11 @@ def _battle(chosen: MissionSettings, frame: MissionLimits, limit: int, maps: np.
     rules = chosen.rules
     return EchelonParams(
         **roster_fields(frame.rosters),
-        map_weights=jnp.asarray(maps),
+        map_weights=put_array(maps),
         reward=frame.reward.params(),
         fire_probability=read_share_per_team("fire_probability", chosen.teams.fire_probability),
-        assist=jnp.zeros(2),
-        full_observation=jnp.bool_(False),
+        assist=put_array([0.0, 0.0]),
+        full_observation=put_array(False),
         gravity=jnp.float32(rules.gravity),
         max_decisions=jnp.int32(limit),
         zone_seconds=jnp.float32(1.0),
@@ -123,7 +124,7 @@ def _weights(chosen: MissionSettings) -> MissionWeights:
     shares = schedules.family_shares(schedule, progress)
     low, high = chosen.problem.difficulty
     return MissionWeights(
-        components=schedules.component_weights(shares, jnp.asarray(schedules.base_weights())),
+        components=schedules.component_weights(shares, put_array(schedules.base_weights())),
         terminal=shares[2],
         early=schedules.early_share(schedule, jnp.float32(measures.early)),
         credit=jnp.float32(measures.credit),

@@ -11,7 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
@@ -20,6 +19,7 @@ from jaxmarl_echelon.envs.echelon.terrain.layout import VERSION, MapLayout, chec
 from jaxmarl_echelon.envs.echelon.terrain.navigation import CLEARANCE, build_nav_graph, path_codes
 from jaxmarl_echelon.envs.echelon.terrain.worker import run_map_job
 from jaxmarl_echelon.envs.workers import run_jobs
+from physics.host_arrays import put_array
 from physics.voxels import SOLID, SOLID_DEBRIS, VoxelBank, voxel_bank
 
 TELEMETRY_BLOCKS = 16
@@ -70,11 +70,11 @@ def stack_maps(layouts: Sequence[MapLayout]) -> TerrainBank:
     rock = np.stack([np.isin(layout.voxels, (SOLID, SOLID_DEBRIS)) for layout in layouts])
     return TerrainBank(
         voxels=grids,
-        zone=jnp.asarray([layout.zone for layout in layouts], jnp.float32),
-        corners=jnp.asarray([layout.corners for layout in layouts], jnp.int32),
-        occupancy=jnp.asarray(rock[:, :CLEARANCE].any(1)),
-        telemetry=jnp.asarray(_blocks(rock.any(1)), jnp.float32),
-        reachable=jnp.asarray(np.stack([layout.reachable for layout in layouts])),
+        zone=put_array([layout.zone for layout in layouts], np.float32),
+        corners=put_array([layout.corners for layout in layouts], np.int32),
+        occupancy=put_array(rock[:, :CLEARANCE].any(1)),
+        telemetry=put_array(_blocks(rock.any(1)), np.float32),
+        reachable=put_array(np.stack([layout.reachable for layout in layouts])),
         seeds=tuple(layout.seed for layout in layouts),
         biomes=tuple(layout.biomes for layout in layouts),
     )
@@ -86,7 +86,7 @@ def add_path_codes(bank: TerrainBank) -> TerrainBank:
     for voxels, zone in zip(np.asarray(bank.voxels.material), np.asarray(bank.zone), strict=True):
         graph = build_nav_graph(voxels)
         found.append(path_codes(graph, graph.nearest((*zone[:2], 0.0))))
-    return bank.replace(ways=jnp.asarray(np.stack(found)))
+    return bank.replace(ways=put_array(np.stack(found)))
 
 
 def terrain_bank(

@@ -18,6 +18,7 @@ from jaxmarl_echelon.envs.settings import read_mapping, read_numbers
 from physics.boxes import boxes_overlap
 from physics.centerline import Centerline
 from physics.gridmap import OccupancyMap, wall_distance
+from physics.host_arrays import put_array
 from physics.medial_loop import wall_off_unseen
 
 BUILT_IN = {
@@ -150,8 +151,8 @@ def spawn_table(
     longest = max(table.shape[0] for table in tables)
     padded = [np.resize(table, (longest, *table.shape[1:])) for table in tables]
     return SpawnTable(
-        poses=jnp.asarray(np.stack(padded), jnp.float32),
-        count=jnp.asarray([table.shape[0] for table in tables], jnp.int32),
+        poses=put_array(np.stack(padded), np.float32),
+        count=put_array([table.shape[0] for table in tables], np.int32),
     )
 
 

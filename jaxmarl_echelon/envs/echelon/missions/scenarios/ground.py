@@ -12,6 +12,7 @@ from flax import struct
 
 from jaxmarl_echelon.envs.echelon.missions.measures.facts import AREA
 from jaxmarl_echelon.envs.echelon.terrain.bank import TerrainBank
+from physics.host_arrays import put_array
 from physics.voxels import LAVA
 
 TERRAINS = {
@@ -93,10 +94,10 @@ def make_scenario_ground(bank: TerrainBank, cell: int | None = None) -> Scenario
     near = reachable[:, y][:, :, x] | reachable[:, y - 1][:, :, x - 1]
     places = np.stack(np.meshgrid(x, y), -1).reshape(-1, 2).astype(np.float32)
     return ScenarioGround(
-        places=jnp.asarray(places),
-        free=jnp.asarray((near & ~blocked).reshape(len(solid), -1)),
-        complexity=jnp.asarray(_complexity((opaque & ((1 << _EYE) - 1)).astype(bool))),
-        open_cells=jnp.asarray(_words(_cells(reachable, cell))),
+        places=put_array(places),
+        free=put_array((near & ~blocked).reshape(len(solid), -1)),
+        complexity=put_array(_complexity((opaque & ((1 << _EYE) - 1)).astype(bool))),
+        open_cells=put_array(_words(_cells(reachable, cell))),
         cell=cell,
         columns=-(-width // cell),
     )
