@@ -58,13 +58,11 @@ class RecordedRun:
     @property
     def changes(self) -> dict[str, str]:
         """The settings of a member's variant by key, as text; empty without any."""
-        table = self.config_file.parent / MEMBERS
-        if not table.is_file():
+        row = _find_member(self.folder)
+        if row is None:
             given = flatten_leaves(self.config.get("variants") or {})
             mine = f"{self.variant}."
             return {key.removeprefix(mine): str(x) for key, x in given.items() if key.startswith(mine)}
-        with table.open(newline="", encoding="utf-8") as file:
-            row = next((row for row in csv.DictReader(file) if row["member"] == self.folder.name), {})
         return {key: x for key, x in row.items() if x and key not in ("member", "variant", "seed")}
 
     @property
@@ -120,11 +118,27 @@ def read_runs(folder: Path) -> list[RecordedRun]:
 
 
 def read_member(folder: Path, config: Mapping[str, Any]) -> RecordedRun:
-    """Reads a member of a group by the name of its folder: `VARIANT`, `seed_N` or `VARIANT_seed_N`."""
+    """Reads a member of a group by its row of the table of members.
+
+    Groups of older versions have no table. There the folder's name tells: `VARIANT`, `seed_N` or
+    `VARIANT_seed_N`.
+    """
+    if row := _find_member(folder):
+        seed, alone = int(row["seed"]), folder.name == f"seed_{row['seed']}"
+        return RecordedRun(folder, config, seed, "" if alone else row["variant"])
     found = _SEED.fullmatch(folder.name)
     if found is None:
         return RecordedRun(folder, config, _only_seed(config), folder.name)
     return RecordedRun(folder, config, int(found["seed"]), found["variant"] or "")
+
+
+def _find_member(folder: Path) -> dict[str, str] | None:
+    """Returns a member's row in its group's table; None without one."""
+    table = folder.parent / MEMBERS
+    if not table.is_file():
+        return None
+    with table.open(newline="", encoding="utf-8") as file:
+        return next((row for row in csv.DictReader(file) if row["member"] == folder.name), None)
 
 
 def _only_seed(config: Mapping[str, Any]) -> int:

@@ -200,6 +200,16 @@ def test_a_single_listed_seed_is_that_of_all_variants(tmp_path):
     assert {(pair.worse, pair.paired) for pair in found.pairs} == {("ppo mild", True), ("sac", False)}
 
 
+def test_a_variant_named_like_a_seed_is_read_from_the_table_of_members(tmp_path):
+    for name in ("baseline", "wide_seed_3"):
+        write_run(tmp_path / "group", (0.3,), name=name, variants={"wide_seed_3": {"a": 1}}, seeds=[7])
+    (tmp_path / "group" / "members.csv").write_text(
+        "member,variant,seed,a\nbaseline,baseline,7,\nwide_seed_3,wide_seed_3,7,1\n"
+    )
+    found = {method.name: method.seeds("f110") for method in sort_runs(find_runs([f"{tmp_path}/group"]))}
+    assert found == {"ppo baseline": [7], "ppo wide_seed_3": [7]}
+
+
 def test_members_of_a_population_are_no_independent_seeds(tmp_path):
     pbt = {"pbt": {"every": 2, "keys": ["algo.learning_rate"]}}
     write_group(tmp_path / "together", [(0.1,), (0.2,)], **pbt)
