@@ -137,7 +137,11 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", help="of the configuration, such as env=f110")
     given = parser.parse_args()
     env = read(*given.overrides).env
-    role = env.spec.role(given.role or env.spec.roles[0].name)
+    try:
+        role = env.spec.role(given.role or env.spec.roles[0].name)
+        controllers.find_teacher(env, role.name, given.script)
+    except (KeyError, ValueError) as error:
+        parser.error(error.args[0])
     if not isinstance(role.action, Box):
         parser.error(f"{env.spec.name}: actions of {role.name} are not continuous")
     inputs, targets = collect(env, role, given.script, given.decisions)
