@@ -42,7 +42,7 @@ class Evaluations(NamedTuple):
 
 
 def make_evaluations(
-    config: RunConfig, curriculum: Curriculum, place: Callable, seats: Callable
+    config: RunConfig, curriculum: Curriculum, place: Callable, seats: Callable, policy: Callable
 ) -> Evaluations:
     """Builds the evaluations of a run.
 
@@ -51,6 +51,7 @@ def make_evaluations(
       curriculum: its curriculum.
       place: `(world) -> Parts`.
       seats: `(Parts) -> controllers` of the run's own evaluations.
+      policy: see `Program.policy`.
     """
 
     def evaluate_as(
@@ -67,7 +68,9 @@ def make_evaluations(
         )
 
     def evaluate(run, key, params=None, record=None, episodes=None, world=None, recorded=None):
-        return evaluate_as(seats, run.policies, run, key, params, record, episodes, world, recorded)
+        # A whole state samples the latest parameters, also where evaluations play their mean.
+        acting = policy(run).policies
+        return evaluate_as(seats, acting, run, key, params, record, episodes, world, recorded)
 
     return Evaluations(evaluate, evaluate_as)
 

@@ -143,10 +143,11 @@ def make_program(config: RunConfig, agents: dict[str, Agent] | None = None) -> P
         return spec._replace(teachers=make_teachers(config, spec), teams=teams)
 
     collector(None)  # likewise an unknown opponent of a pool, or teacher
-    own_evaluations = make_evaluations(config, curriculum, place, seats)
+    policy = partial(reduce_to_policy, agents)
+    own_evaluations = make_evaluations(config, curriculum, place, seats, policy)
 
     def assess(run, key, world=None):
-        run = reduce_to_policy(agents, run)
+        run = policy(run)
         one = partial(assess_run, env, curriculum, own_evaluations.evaluate, scored, config.replay)
         return spread.map_shards(one, (False, False, False), (False, False))(run, key, world)
 
@@ -160,7 +161,7 @@ def make_program(config: RunConfig, agents: dict[str, Agent] | None = None) -> P
         assess=assess,
         evaluate=own_evaluations.evaluate,
         evaluate_with_controllers=own_evaluations.evaluate_with_controllers,
-        policy=lambda run: reduce_to_policy(agents, run),
+        policy=policy,
         init_policy=init_policy,
         local=local,
         renewed=partial(apply_config_to_restored, agents, curriculum),

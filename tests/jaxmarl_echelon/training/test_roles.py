@@ -395,6 +395,23 @@ def test_evaluations_with_hidden_information_sample_policies_in_their_warm_up():
     assert away["training"] > 1.0 and 0.0 < away["evaluated"] < 0.2 and 0.0 < away["bank"] < 0.2
 
 
+def test_evaluations_with_hidden_information_sample_the_mean_of_the_policies():
+    """Of a whole state as of the part that a checkpoint is read for; the latest policy is another one."""
+    algo = PPOConfig(horizon=8, widths=(8,), num_minibatches=2, policy_average=0.9)
+    program = make_program(on_a_duel(env=CovertTarget(), algo=algo))
+
+    @jax.jit
+    def played(key):
+        run = program.init(key)
+        state = run.policies[probes.ROLE]
+        latest = state.replace(params=jax.tree.map(lambda x: x + 1.0, state.params))
+        run = run.replace(policies={probes.ROLE: latest})
+        both = run, program.policy(run)
+        return [program.evaluate(one, key, episodes=4).episode_return[probes.ROLE] for one in both]
+
+    np.testing.assert_array_equal(*played(jax.random.key(0)))
+
+
 @pytest.mark.thorough
 def test_a_frozen_role_acts_as_saved_and_gets_no_gradient(saved_run):
     folder, state = saved_run
