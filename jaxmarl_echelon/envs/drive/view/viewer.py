@@ -44,9 +44,7 @@ class DriveViewer(base.Viewer):
     def picture_with(self, path: Path, evaluation, episode: int | None) -> None:
         """Draws the first episodes of an evaluation and the chosen one, one panel each, as a PNG."""
         shown = {i: self._episode(evaluation, i) for i in choose_panels(len(evaluation.length), episode)}
-        there = np.asarray(evaluation.present[VEHICLE_ROLE])
-        rates = [f"{name} {np.asarray(evaluation.results[name])[there].mean():.2f}" for name in _SHOWN]
-        save_drive_picture(path, shown, f"{len(evaluation.length)} episodes: {', '.join(rates)}", episode)
+        save_drive_picture(path, shown, describe_rates(evaluation), episode)
 
     def animation(self, path: Path, evaluation, episode: int) -> None:
         """Draws one episode of an evaluation from above, as a GIF."""
@@ -60,3 +58,13 @@ class DriveViewer(base.Viewer):
         frames = super()._episode(evaluation, index)
         kind = self.kinds[int(np.asarray(self.bank.kind)[frames.state.scene[0]])]
         return DriveEpisode(self.bank, self.view, self.steps, frames.state, frames.radius, kind)
+
+
+def describe_rates(evaluation) -> str:
+    """Returns the number of counted episodes and their rates over learners, without quarantined ones."""
+    counted = ~np.asarray(evaluation.quarantined)
+    there = np.asarray(evaluation.present[VEHICLE_ROLE]) & counted[:, None]
+    if not there.any():
+        return "0 episodes"
+    rates = [f"{name} {np.asarray(evaluation.results[name])[there].mean():.2f}" for name in _SHOWN]
+    return f"{counted.sum()} episodes: {', '.join(rates)}"

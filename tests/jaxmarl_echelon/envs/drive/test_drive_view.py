@@ -11,6 +11,7 @@ from PIL import Image, ImageColor
 from replay_pages import check_self_contained, embedded, needs_node, play_page
 
 from jaxmarl_echelon.envs.drive.observing import features
+from jaxmarl_echelon.envs.drive.view import viewer as view
 from jaxmarl_echelon.envs.drive.view.frames import COLLISION, OFFROAD, SCORED
 from jaxmarl_echelon.envs.drive.view.palette import OUTCOME_COLOURS
 from jaxmarl_echelon.envs.viewing.canvas import MapCanvas
@@ -65,6 +66,23 @@ def test_a_picture_colours_outcomes(recorded, viewer, tmp_path):
     episodes = [viewer._episode(recorded, index) for index in range(2)]
     assert SCORED in episodes[0].outcome
     assert {OFFROAD, COLLISION} & set(episodes[1].outcome)
+
+
+@pytest.mark.parametrize(
+    "quarantined,headline",
+    [
+        ([False, False], "2 episodes: score 0.50, collision 0.25, offroad 0.50, dnf 0.00"),
+        ([False, True], "1 episodes: score 1.00, collision 0.00, offroad 0.00, dnf 0.00"),
+        ([True, True], "0 episodes"),
+    ],
+)
+def test_the_headline_leaves_out_quarantined_episodes_as_tables_do(
+    recorded, viewer, tmp_path, monkeypatch, quarantined, headline
+):
+    told = []
+    monkeypatch.setattr(view, "save_drive_picture", lambda _path, _shown, title, _chosen: told.append(title))
+    viewer.picture(tmp_path / "picture.png", recorded.replace(quarantined=np.array(quarantined)))
+    assert told == [headline]
 
 
 def test_circles_have_the_radius_of_goals(recorded, viewer, tmp_path, monkeypatch):
