@@ -27,6 +27,8 @@ class OneSeat:
       num_envs: E.
       step: output of the last reset or step.
       names: names of the agent's results.
+      may_be_out: whether an action of the agent may count for nothing: with delayed rewards, and in roles
+        whose slots may be empty. Known after the first reset.
     """
 
     def __init__(self, env: Environment, seats: Seats, num_envs: int, mode: Autoreset, params: PyTree):
@@ -38,6 +40,7 @@ class OneSeat:
         self._params = env.default_params() if params is None else params
         self._rows: PackedRows | None = None
         self.step: Step | None = None
+        self.may_be_out = env.spec.late
 
     @property
     def begun(self) -> bool:
@@ -47,10 +50,13 @@ class OneSeat:
     def begin(self, seeds: Sequence[int] | None, where: np.ndarray | None = None) -> None:
         """Begins episodes, with `seeds [E]` or by the environments' own keys; only `where [E]` if given."""
         keys = make_keys(seeds) if seeds is not None else self._rows.tree.keys
-        if where is None:
-            self._rows, self.step = self._program.begin(self._params, keys)
-        else:
+        if where is not None:
             self._rows, self.step = self._program.begin_where(self._params, self._rows, keys, where)
+            return
+        first = not self.begun
+        self._rows, self.step = self._program.begin(self._params, keys)
+        if first:
+            self.may_be_out |= self.role.name in self._rows.tree.running.time.present
 
     def advance(self, actions: np.ndarray) -> None:
         """Takes one decision in each environment with `actions [E, *shape]`."""
@@ -78,8 +84,9 @@ class OneSeat:
 class SeatEnv(gymnasium.Env):
     """Gymnasium environment of one agent; made by `to_gymnasium`.
 
-    `info` has "action_mask" (int8) for roles with masks, "alive" with delayed rewards, and, in the step that
-    ends the episode, the results of the agent and of the episode by name.
+    `info` has "action_mask" (int8) for roles with masks, "alive" where the agent may be out of the game (with
+    delayed rewards, and in roles whose slots may be empty), and, in the step that ends the episode, the
+    results of the agent and of the episode by name.
     """
 
     metadata = {"render_modes": []}
@@ -131,7 +138,7 @@ class SeatEnv(gymnasium.Env):
         mask = seat.first_mask()
         if mask is not None:
             info["action_mask"] = mask[0]
-        if seat.env.spec.late:
+        if seat.may_be_out:
             info["alive"] = bool(seat.first_alive()[0])
         if self._ended:
             values = seat.read("results")[0]
@@ -215,7 +222,7 @@ class SeatVectorEnv(VectorEnv):
         mask = seat.first_mask()
         if mask is not None:
             infos |= {"action_mask": mask, "_action_mask": every.copy()}
-        if seat.env.spec.late:
+        if seat.may_be_out:
             infos |= {"alive": seat.first_alive(), "_alive": every.copy()}
         if ended is None or not ended.any():
             return infos

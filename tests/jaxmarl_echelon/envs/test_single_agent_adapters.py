@@ -13,7 +13,7 @@ from adapter_cases import Direct, assert_close, f110
 from duels import Duel
 
 import jaxmarl_echelon as je
-from jaxmarl_echelon.envs.base import Environment
+from jaxmarl_echelon.envs.base import Environment, ScriptedPolicy
 
 gymnasium = pytest.mark.needs("gymnasium")
 sb3 = pytest.mark.needs("stable_baselines3")
@@ -279,6 +279,20 @@ def test_agents_of_new_episodes_are_alive(mode):
     # The second agent acts once in every episode of four steps.
     period = 4 if mode == "same_step" else 5
     np.testing.assert_array_equal(shown, [[step % period == 0] * 2 for step in range(10)])
+
+
+@gymnasium
+def test_infos_tell_whether_the_slot_of_an_agent_is_filled():
+    """The first is there throughout, the second from the third step of four on, the third never."""
+    env = probes.Comings()
+    idle = ScriptedPolicy(tuple, lambda _key, memory, _state, _params: (memory, jnp.zeros(3, jnp.int32)))
+    for agent, there in enumerate(([True] * 4, [False, False, True, True], [False] * 4)):
+        seat = {"agent": f"{probes.ROLE}_{agent}", "controllers": {probes.ROLE: idle}}
+        one, both = je.to_gymnasium(env, **seat), je.to_gymnasium(env, 2, autoreset="next_step", **seat)
+        shown = [(one.reset(seed=0)[1]["alive"], *both.reset(seed=0)[1]["alive"])]
+        for _ in range(3):
+            shown.append((one.step(0)[4]["alive"], *both.step(np.zeros(2, int))[4]["alive"]))
+        assert shown == [(now,) * 3 for now in there]
 
 
 class Turns(Environment):
