@@ -167,7 +167,7 @@ def read_share_per_team(name: str, value) -> jax.Array:
 def read_assist(value, limits: SettingLimits) -> jax.Array:
     """Reads the share of navigation assistance of both teams, or of each; must be 0 without stored paths."""
     shares = read_share_per_team("assist", value)
-    if not limits.ways and np.any(shares):
+    if not limits.ways and np.asarray(shares).any():
         raise ValueError(f"env.assist={value}: must be 0 in a run that began with 0")
     return shares
 
