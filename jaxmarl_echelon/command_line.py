@@ -44,7 +44,7 @@ LISTS = ("ablate", "seeds")
 # A number without a fraction that may have an exponent, as `1e6`.
 WHOLE = re.compile(r"\d+(\.\d+)?[eE]\+?\d{1,2}|\d+")
 # A range of a search space without quotes; see `training.config.search_space`.
-RANGE = re.compile(r"(?<!['\"\w])[a-z]+\([^()'\"]*\)(?!['\"])")
+RANGE = re.compile(r"(?<!['\"\w])(?:1-)?[a-z]+\([^()'\"]*\)(?!['\"])")
 # Keys that can be written without their group.
 SHORT = {"mission": "env.mission"}
 SEARCHED = "hydra.searchpath"

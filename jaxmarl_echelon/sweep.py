@@ -1,7 +1,9 @@
 """`python -m jaxmarl_echelon.sweep env=f110 'sweep={...}' --trials 64`: searches settings with Optuna."""
 
 import argparse
+import math
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -11,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from jaxmarl_echelon import command_line, optional_packages, processes, run_folders, run_lock
@@ -20,10 +22,11 @@ from jaxmarl_echelon.config_sources import MAIN, Sources
 from jaxmarl_echelon.envs import contract
 from jaxmarl_echelon.searching import best_settings, trial_tables
 from jaxmarl_echelon.searching.studies import OBJECTIVES, PRUNERS, SearchSettings, Study, import_optuna
-from jaxmarl_echelon.searching.trial_groups import TrialWatch, name_trial, require_measure
+from jaxmarl_echelon.searching.trial_groups import CourseWatch, TrialWatch, name_trial, require_measure
 from jaxmarl_echelon.train import make_tracker
 from jaxmarl_echelon.training.config import base_models, input_files
 from jaxmarl_echelon.training.config.build import change_settings
+from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.config.search_space import read_space
 from jaxmarl_echelon.training.host import devices, loop, memory, selection_score, variants, vectorized_runs
 from jaxmarl_echelon.training.host.group_members import Member
@@ -32,6 +35,11 @@ from jaxmarl_echelon.training.program.program import make_program
 
 # File with the command of a search, by which it continues.
 COMMAND = "sweep.yaml"
+# Folder of the best trials that are trained again, and their values.
+FINALS = "finalists"
+FINAL_SCORES = "finalists.csv"
+# Settings that a search which continues may change.
+CHANGEABLE = ("trials", "finalists")
 KEPT = "a search that continues keeps its"
 # Keys whose work a search does by its own options.
 OWN = {"seeds": "--seeds", "samples": "--trials", "pbt": "train", "ablate": "train", "variants": "train"}
@@ -56,6 +64,12 @@ def parse_sweep_arguments() -> argparse.Namespace:
         "--objective", choices=OBJECTIVES, help=f"evaluation that counts (default: {defaults.objective})"
     )
     parser.add_argument("--pruner", choices=PRUNERS, help=f"(default: {defaults.pruner})")
+    for name, text in (
+        ("trial-steps", "decisions of a trial (default: total_env_steps)"),
+        ("finalists", f"best trials that train again, for total_env_steps (default: {defaults.finalists})"),
+        ("final-seeds", f"runs of a finalist, with seeds of their own (default: {defaults.final_seeds})"),
+    ):
+        parser.add_argument(f"--{name}", type=int, help=text)
     parser.add_argument("-cd", "--config-dir", help="folder with configurations of your own")
     parser.add_argument("-cn", "--config-name", help="main configuration")
     return parser.parse_intermixed_args()
@@ -126,7 +140,7 @@ def given_command(arguments: argparse.Namespace) -> SearchCommand:
 
 
 def continued_command(arguments: argparse.Namespace, stored: SearchCommand) -> SearchCommand:
-    """Returns the command of a search that continues; only the number of trials may change.
+    """Returns the command of a search that continues; only the numbers of trials and finalists may change.
 
     Raises:
       UsageError: one line, for other settings than the stored ones.
@@ -134,12 +148,13 @@ def continued_command(arguments: argparse.Namespace, stored: SearchCommand) -> S
     typed = given_command(arguments)
     for name, kept in asdict(stored.settings).items():
         value = getattr(arguments, name)
-        if name != "trials" and value not in (None, kept):
-            raise command_line.UsageError(f"--{name}={value}: {KEPT} {name}={kept}")
+        if name not in CHANGEABLE and value not in (None, kept):
+            option = name.replace("_", "-")
+            raise command_line.UsageError(f"--{option}={value}: {KEPT} {option}={kept}")
     if (arguments.overrides or arguments.space) and typed.overrides != stored.overrides:
         raise command_line.UsageError(f"{shlex.join(typed.overrides)}: {KEPT} {shlex.join(stored.overrides)}")
-    trials = stored.settings.trials if arguments.trials is None else arguments.trials
-    return replace(stored, settings=replace(stored.settings, trials=trials))
+    changed = {name: value for name in CHANGEABLE if (value := getattr(arguments, name)) is not None}
+    return replace(stored, settings=replace(stored.settings, **changed))
 
 
 class Search:
@@ -168,7 +183,9 @@ class Search:
         optional_packages.require_packages(config, self.choices)
         seeds = self.settings.seeds if self.settings.seeds > 1 else None
         config.shards = 1 if config.shards is None else config.shards
-        self.config = change_settings(config, {"sweep": None, "seeds": seeds})
+        self.whole = change_settings(config, {"sweep": None})
+        length = config.total_env_steps if self.settings.trial_steps is None else self.settings.trial_steps
+        self.config = change_settings(self.whole, {"seeds": seeds, "total_env_steps": length})
         best_settings.split_overrides(command.overrides)
         self._require_ends()
         self._require_measure()
@@ -210,8 +227,17 @@ class Search:
         while status == "finished" and len(study.finished()) < self.settings.trials:
             status = self.train_trials(folder, study, watch)
             self.write_results(folder, study, watch.column)
+        if status == "finished" and self.settings.finalists and not self.final_scores(folder, study):
+            self.write_results(folder, study, watch.column)
+            status = self.train_finalists(folder, study)
         self.write_results(folder, study, watch.column, shown=True)
         return status
+
+    def final_scores(self, folder: Path, study: Study) -> dict[str, float]:
+        """Returns the values of the finalists by name, empty unless those of now have been trained."""
+        names = {name_trial(trial) for trial in study.best(self.settings.finalists)}
+        scores = trial_tables.read_scores(folder / FINAL_SCORES)
+        return scores if scores.keys() == names else {}
 
     def train_trials(self, folder: Path, study: Study, watch: TrialWatch) -> str:
         """Trains the next group; returns "finished" or "stopped"."""
@@ -222,7 +248,7 @@ class Search:
         place = folder / "groups" / f"{trials[0].number:04d}_{trials[-1].number:04d}"
         print(f"trials {trials[0].number} to {trials[-1].number}: {place}")
         try:
-            summary = self.train_members(place, members, watch)
+            summary = self.train_members(place, members, watch, self.config, self.base)
         except loop.DivergedError as error:
             print(f"every trial of the group has diverged: {error}", file=sys.stderr)
             watch.conclude([member.name for member in members])
@@ -231,37 +257,85 @@ class Search:
             watch.conclude(summary["diverged"])
         return summary["status"]
 
-    def train_members(self, place: Path, members: Sequence[Member], watch: TrialWatch) -> dict[str, Any]:
-        """Trains the runs of a group in a folder of its own; returns the summary."""
-        layout = devices.choose_layout(self.config.devices, len(members), self.config.shards, grouped=True)
+    def train_finalists(self, folder: Path, study: Study) -> str:
+        """Trains the best trials for a whole run, with seeds that chose none of them.
+
+        Returns "finished" or "stopped". What an interrupted search left of them is removed first.
+
+        Raises:
+          ValueError: one line, if all runs diverge.
+        """
+        trials, place = study.best(self.settings.finalists), folder / FINALS
+        settings = {name_trial(trial): study.values(trial) for trial in trials}
+        first = self.config.seed + self.settings.seeds
+        config = change_settings(self.whole, {"seeds": list(range(first, first + self.settings.final_seeds))})
+        members = variants.expand_members(config, self.choices, settings)
+        base = variants.scored_run(config, members)
+        watch = CourseWatch(make_program(base), self.settings)
+        watch.begin_courses(settings, members)
+        print(f"finalists {', '.join(settings)}, {self.settings.final_seeds} seeds from {first} on: {place}")
+        shutil.rmtree(place, ignore_errors=True)
+        try:
+            summary = self.train_members(place, members, watch, config, base)
+        except loop.DivergedError as error:
+            raise ValueError(f"every run of the finalists has diverged: {error}") from error
+        if summary["status"] == "finished":
+            scores = {name: watch.judge(name, summary["diverged"]) for name in settings}
+            trial_tables.write_trials(
+                folder / FINAL_SCORES, trial_tables.final_rows(trials, scores, study.values)
+            )
+        return summary["status"]
+
+    def train_members(
+        self, place: Path, members: Sequence[Member], watch: CourseWatch, config: DictConfig, base: RunConfig
+    ) -> dict[str, Any]:
+        """Trains the runs of a group in a folder of its own; returns the summary.
+
+        Args:
+          place: the folder.
+          members: the runs.
+          watch: follows their evaluations.
+          config: of the group.
+          base: the run on whose task they are scored.
+        """
+        layout = devices.choose_layout(config.devices, len(members), config.shards, grouped=True)
         memory.check_replay(members[0].config, len(members), layout)
         read = [input_files.hash_input_files(member.config) for member in members]
-        plain = plain_config(self.config, self.choices)
+        plain = plain_config(config, self.choices)
         resolved = input_files.with_absolute_paths(plain, {k: v for one in read for k, v in one.items()})
         place.mkdir(parents=True, exist_ok=True)
         base_models.store_bases(members[0].config, resolved, place)
         (place / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(resolved)))
         return vectorized_runs.train_group(
-            members, resolved, place, make_tracker(self.config), layout=layout, base=self.base, watch=watch
+            members, resolved, place, make_tracker(config), layout=layout, base=base, watch=watch
         )
 
     def write_results(self, folder: Path, study: Study, measure: str, *, shown: bool = False) -> None:
         """Writes `trials.csv` and `best.yaml`; if `shown`, also the picture, and prints the best trials."""
         rows = trial_tables.trial_rows(study.finished(), study.values)
-        best = study.best()
-        if rows:
-            trial_tables.write_trials(folder / "trials.csv", rows)
-        if best is not None:
+        if not rows:
+            return
+        trial_tables.write_trials(folder / "trials.csv", rows)
+        scores, complete = self.final_scores(folder, study), study.best(len(rows))
+        finals = trial_tables.final_rows(complete, scores, study.values)
+        if complete:
+            found = next((row for row in finals if math.isfinite(row["value"])), None)
+            name = name_trial(complete[0]) if found is None else found["trial"]
+            best = next(trial for trial in complete if name_trial(trial) == name)
             contents = best_settings.compose_best(
                 self.command.overrides, study.values(best), self.command.sources
             )
-            told = f"{name_trial(best)} of {len(rows)}: {self.settings.objective} {measure} {best.value:.4g}"
+            told = f"{name} of {len(rows)}: {self.settings.objective} {measure} {best.value:.4g}"
+            if found is not None:
+                told += f", as one of {len(finals)} finalists {found['value']:.4g}"
             best_settings.write_best(folder / "best.yaml", contents, told)
-        if shown and rows:
+        if shown:
             trial_tables.trials_plot(folder / "sweep.png", rows, self.space, measure)
-            Console(width=None if sys.stdout.isatty() else 120).print(
-                trial_tables.best_trials_table(rows, measure)
-            )
+            console = Console(width=None if sys.stdout.isatty() else 120)
+            console.print(trial_tables.best_trials_table(rows, measure))
+            if finals:
+                title = f"finalists, {self.settings.final_seeds} runs each"
+                console.print(trial_tables.values_table(title, finals, measure))
 
 
 def main() -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from algos.checks import require_choice, require_count
+from algos.checks import require_choice, require_count, require_integer
 from jaxmarl_echelon import optional_packages
-from jaxmarl_echelon.training.config.search_space import CHOICE, Dimension, round_drawn
+from jaxmarl_echelon.training.config.search_space import CHOICE, COMPLEMENT, Dimension
 
 FILE = "study.db"
 NAME = "sweep"
@@ -34,6 +34,9 @@ class SearchSettings:
       pruner: a key of `PRUNERS`: "halving" keeps the best third at a ninth and at a third of the evaluations
         (successive halving, Jamieson and Talwalkar 2016, arXiv:1502.07943), "median" the better half at every
         evaluation but the first, "none" all.
+      trial_steps: decisions of a trial; None for those of a whole run.
+      finalists: best trials that are trained again at the end, for a whole run and with other seeds.
+      final_seeds: runs of a finalist.
     """
 
     trials: int = 64
@@ -42,10 +45,16 @@ class SearchSettings:
     measure: str | None = None
     objective: str = OBJECTIVES[0]
     pruner: str = "halving"
+    trial_steps: int | None = None
+    finalists: int = 0
+    final_seeds: int = 3
 
     def __post_init__(self):
-        for key in ("trials", "batch", "seeds"):
-            require_count(f"--{key}", getattr(self, key))
+        for key in ("trials", "batch", "seeds", "final_seeds"):
+            require_count(f"--{key.replace('_', '-')}", getattr(self, key))
+        if self.trial_steps is not None:
+            require_count("--trial-steps", self.trial_steps)
+        require_integer("--finalists", self.finalists, 0)
         require_choice("--objective", self.objective, OBJECTIVES)
         require_choice("--pruner", self.pruner, tuple(PRUNERS))
 
@@ -107,7 +116,10 @@ class Study:
             return kinds.CategoricalDistribution(dimension.options)
         if dimension.kind == "integer":
             return kinds.IntDistribution(int(dimension.low), int(dimension.high))
-        return kinds.FloatDistribution(dimension.low, dimension.high, log=dimension.kind == "log")
+        # Of a complement Optuna knows the distance to 1.
+        return kinds.FloatDistribution(
+            dimension.low, dimension.high, log=dimension.kind in ("log", COMPLEMENT)
+        )
 
     def trials(self) -> list[Any]:
         """Returns all trials as they are in the file, without those that were started again."""
@@ -124,10 +136,10 @@ class Study:
         every = (trial.intermediate_values for trial in self.trials())
         return [values[number] for values in every if number in values]
 
-    def best(self) -> Any:
-        """Returns the complete trial of the largest value, the first of several; None without any."""
+    def best(self, number: int = 1) -> list[Any]:
+        """Returns the complete trials of the largest values, at most `number`, of equal ones the first."""
         complete = [trial for trial in self.trials() if trial.state.name == "COMPLETE"]
-        return max(complete, key=lambda trial: (trial.value, -trial.number), default=None)
+        return sorted(complete, key=lambda trial: (-trial.value, trial.number))[:number]
 
     def restart_killed(self) -> int:
         """Queues the trials that a killed process left running, with their values; returns their number."""
@@ -155,9 +167,9 @@ class Study:
 
     def values(self, trial: Any) -> dict[str, Any]:
         """Returns a trial's settings by key, numbers with as many digits as drawn ones have."""
-        ranges = [key for key, dimension in self._dimensions.items() if dimension.kind in ("log", "uniform")]
+        ranges = ("log", "uniform", COMPLEMENT)
         return {
-            key: round_drawn(value, self._dimensions[key]) if key in ranges else value
+            key: one.round_drawn(value) if (one := self._dimensions[key]).kind in ranges else value
             for key, value in trial.params.items()
         }
 

@@ -1,4 +1,4 @@
-"""Trials of a search in one program: their scores are reported at evaluations, where they may be pruned."""
+"""Settings of a search in one program: scores at evaluations, where trials are reported and may be pruned."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,7 +30,55 @@ def require_measure(measure: str, columns: Iterable[str]) -> None:
     require_choice("--measure", measure, names, "no column of eval.csv")
 
 
-class TrialWatch(GroupWatch):
+class CourseWatch(GroupWatch):
+    """Collects the scores of settings at every evaluation of a group, as means over their seeds.
+
+    Attributes:
+      column: of `eval.csv`, whose values count.
+      courses: scores of each of the group's settings, by name, since training began.
+
+    Args:
+      program: see `GroupWatch`.
+      settings: of the search.
+    """
+
+    def __init__(self, program: Program, settings: SearchSettings):
+        super().__init__(program)
+        self._settings = settings
+        scored = program.env.spec.judged_by(program.agents)
+        self.column = settings.measure or scored or "avg_reward"
+
+    def begin_courses(self, names: Iterable[str], members: Sequence[Member]) -> None:
+        """Begins a group; `names` are the variants of its members."""
+        self._members = {
+            name: [member.name for member in members if member.variant == name] for name in names
+        }
+        self.courses: dict[str, list[float]] = {name: [] for name in self._members}
+
+    @override
+    def evaluated(self, updates: int, values: Mapping[str, Mapping[str, float]]) -> set[str]:
+        """See `GroupWatch`.
+
+        Raises:
+          ValueError: one line, if evaluations do not have the measure.
+        """
+        for known in values.values():
+            require_measure(self.column, known)
+        if updates == 0:
+            return set()
+        for name, course in self.courses.items():
+            scores = [values[one][EVALUATIONS + self.column] for one in self._members[name] if one in values]
+            if len(scores) == len(self._members[name]):
+                course.append(math.fsum(scores) / len(scores))
+        return set()
+
+    def judge(self, name: str, diverged: Iterable[str]) -> float:
+        """Returns the value of settings by the objective, NaN if one of its members is among `diverged`."""
+        course, lost = self.courses[name], any(one in diverged for one in self._members[name])
+        return math.nan if lost or not course else judge_course(course, self._settings.objective)
+
+
+class TrialWatch(CourseWatch):
     """Reports evaluations of the trials of a group, and takes out those that are pruned.
 
     A trial's score is the mean over its seeds; a trial with a diverged seed fails.
@@ -43,40 +91,27 @@ class TrialWatch(GroupWatch):
     """
 
     def __init__(self, program: Program, study: Study, settings: SearchSettings, evaluations: int):
-        super().__init__(program)
-        self._study, self._settings, self._evaluations = study, settings, evaluations
-        scored = program.env.spec.judged_by(program.agents)
-        self.column = settings.measure or scored or "avg_reward"
+        super().__init__(program, settings)
+        self._study, self._evaluations = study, evaluations
 
     def begin(self, trials: Sequence[Any], members: Sequence[Member]) -> None:
         """Begins a group; the variants of the members are named after the trials."""
         self._trials = {name_trial(trial): trial for trial in trials}
-        self._members = {
-            name: [member.name for member in members if member.variant == name] for name in self._trials
-        }
-        self.courses: dict[str, list[float]] = {name: [] for name in self._trials}
+        self.begin_courses(self._trials, members)
         self.pruned: set[str] = set()
 
     @override
     def evaluated(self, updates: int, values: Mapping[str, Mapping[str, float]]) -> set[str]:
-        """See `GroupWatch`. Trials are judged after all are reported, with those of earlier groups.
-
-        Raises:
-          ValueError: one line, if evaluations do not have the measure.
-        """
-        for known in values.values():
-            require_measure(self.column, known)
-        if updates == 0:
-            return set()
+        """See `CourseWatch`. Trials are judged after all are reported, with those of earlier groups."""
+        known = {name: len(course) for name, course in self.courses.items()}
+        super().evaluated(updates, values)
         reported: dict[str, float] = {}
-        for name, trial in self._trials.items():
-            scores = [values[one][EVALUATIONS + self.column] for one in self._members[name] if one in values]
-            if name in self.pruned or len(scores) < len(self._members[name]):
+        for name, course in self.courses.items():
+            if len(course) == known[name]:
                 continue
-            self.courses[name].append(math.fsum(scores) / len(scores))
-            value = judge_course(self.courses[name], self._settings.objective)
+            value = judge_course(course, self._settings.objective)
             if math.isfinite(value):
-                trial.report(value, len(self.courses[name]))
+                self._trials[name].report(value, len(course))
                 reported[name] = value
         pruned = self._find_worse(reported)
         for name in pruned:
@@ -95,9 +130,5 @@ class TrialWatch(GroupWatch):
     def conclude(self, diverged: Sequence[str]) -> None:
         """Tells the study the values of the trials that were not pruned; `diverged` names members."""
         for name, trial in self._trials.items():
-            if name in self.pruned:
-                continue
-            course, lost = self.courses[name], any(one in diverged for one in self._members[name])
-            self._study.tell(
-                trial, math.nan if lost or not course else judge_course(course, self._settings.objective)
-            )
+            if name not in self.pruned:
+                self._study.tell(trial, self.judge(name, diverged))

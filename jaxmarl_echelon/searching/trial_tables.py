@@ -10,7 +10,7 @@ import numpy as np
 from rich.table import Table
 
 from jaxmarl_echelon.searching.trial_groups import name_trial
-from jaxmarl_echelon.training.config.search_space import CHOICE, Dimension
+from jaxmarl_echelon.training.config.search_space import CHOICE, COMPLEMENT, Dimension
 
 SHOWN = 10
 
@@ -32,6 +32,32 @@ def trial_rows(trials: Sequence[Any], values: Any) -> list[dict[str, Any]]:
     return rows
 
 
+def final_rows(trials: Sequence[Any], scores: Mapping[str, float], values: Any) -> list[dict[str, Any]]:
+    """Returns a row per finalist, the best first: name, value, that of its trial, and settings.
+
+    Args:
+      trials: Optuna's.
+      scores: values of the finalists by name; those that are not finite are the last.
+      values: `(trial) -> settings by key`.
+    """
+    rows = [
+        {"trial": name, "value": scores[name], "trial_value": trial.value} | values(trial)
+        for trial in trials
+        if (name := name_trial(trial)) in scores
+    ]
+    return sorted(
+        rows, key=lambda row: row["value"] if math.isfinite(row["value"]) else -math.inf, reverse=True
+    )
+
+
+def read_scores(path: Path) -> dict[str, float]:
+    """Reads the values of a table of finalists by name; empty without the file."""
+    if not path.exists():
+        return {}
+    with path.open(newline="", encoding="utf-8") as file:
+        return {row["trial"]: float(row["value"]) for row in csv.DictReader(file)}
+
+
 def write_trials(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Writes the rows as CSV, under a temporary name first."""
     temporary = path.with_name(f".{path.name}.tmp")
@@ -47,12 +73,20 @@ def best_trials_table(rows: Sequence[Mapping[str, Any]], measure: str) -> Table:
     """Returns a table of the best complete trials."""
     complete = [row for row in rows if row["state"] == "complete"]
     best = sorted(complete, key=lambda row: row["value"], reverse=True)[:SHOWN]
-    keys = [key for key in (best[0] if best else {}) if key not in ("trial", "state", "value", "evaluations")]
-    table = Table(title=f"best of {len(rows)} trials ({len(complete)} complete)", title_justify="left")
-    for name in ("trial", measure, *keys):
-        table.add_column(name, justify="left" if name == "trial" else "right")
-    for row in best:
-        table.add_row(row["trial"], f"{row['value']:.4g}", *(f"{row[key]}" for key in keys))
+    left_out = ("state", "evaluations")
+    shown = [{key: value for key, value in row.items() if key not in left_out} for row in best]
+    return values_table(f"best of {len(rows)} trials ({len(complete)} complete)", shown, measure)
+
+
+def values_table(title: str, rows: Sequence[Mapping[str, Any]], measure: str) -> Table:
+    """Returns a table of rows with a trial's name, its value, and settings; `measure` names the value."""
+    table = Table(title=title, title_justify="left")
+    for name in rows[0] if rows else ("trial", "value"):
+        table.add_column(measure if name == "value" else name, justify="left" if name == "trial" else "right")
+    for row in rows:
+        table.add_row(
+            *(f"{value:.4g}" if "value" in name else f"{value}" for name, value in row.items()),
+        )
     return table
 
 
@@ -102,7 +136,10 @@ def trials_plot(
             at.set_xticks(range(len(dimension.options)), [str(one) for one in dimension.options])
         else:
             places = [row[key] for row in valued]
-            if dimension.kind == "log":
+            if dimension.kind == COMPLEMENT:
+                places = [1.0 - place for place in places]
+                at.set_xlabel(f"1 - {key}")
+            if dimension.kind in ("log", COMPLEMENT):
                 at.set_xscale("log")
         scatter(at, np.array(places, float))
     for at in axes[panels:]:

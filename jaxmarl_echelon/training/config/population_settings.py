@@ -124,5 +124,6 @@ def read_adapted(key: str, dimension: Any, run: RunConfig) -> AdaptedNumber:
         raise ValueError(f"pbt.keys={key}: must be a number of the learner's state: {allowed or 'none here'}")
     low, high = max(low for low, _ in bounds), min(high for _, high in bounds)
     if dimension is not None and dimension.kind != CHOICE:
-        low, high = max(low, dimension.low), min(high, dimension.high)
+        least, most = dimension.bounds()
+        low, high = max(low, least), min(high, most)
     return AdaptedNumber(str(key), learners, name, low, high)

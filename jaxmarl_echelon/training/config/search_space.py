@@ -14,12 +14,16 @@ from omegaconf import DictConfig, OmegaConf
 from jaxmarl_echelon.config_keys import flatten_leaves
 from jaxmarl_echelon.training.acting.random_streams import Stream, stream_key
 
-RANGES = ("log", "uniform", "integer")
+# Of numbers near 1, as discounts: 1 less a number with a uniform logarithm.
+COMPLEMENT = "1-log"
+RANGES = ("log", "uniform", "integer", COMPLEMENT)
 CHOICE = "choice"
 NOTATION = re.compile(rf"({'|'.join(RANGES)})\(\s*([^,()\s]+)\s*,\s*([^,()\s]+)\s*\)")
-ALLOWED = "log(LOW, HIGH), uniform(LOW, HIGH), integer(LOW, HIGH) or a list of at least two values"
-# Digits of drawn values, so that they can be typed.
+NOTATIONS = ", ".join(f"{kind}(LOW, HIGH)" for kind in RANGES)
+ALLOWED = f"{NOTATIONS} or a list of at least two values"
+# Digits of drawn values, so that they can be typed; of numbers near 1 those after the point.
 DIGITS = 6
+COMPLEMENT_DIGITS = 8
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,7 @@ class Dimension:
 
     Attributes:
       kind: one of `RANGES`, or `CHOICE`.
-      low, high: ends of a range, which are included; 0 for a choice.
+      low, high: ends of a range, which are included, of `COMPLEMENT` of the distance to 1; 0 for a choice.
       options: values of a choice; empty for a range.
     """
 
@@ -43,16 +47,22 @@ class Dimension:
             return self.options[int(share * len(self.options))]
         if self.kind == "integer":
             return int(self.low + math.floor(share * (self.high - self.low + 1)))
-        if self.kind == "log":
+        if self.kind in ("log", COMPLEMENT):
             exact = math.exp(math.log(self.low) + share * (math.log(self.high) - math.log(self.low)))
         else:
             exact = self.low + share * (self.high - self.low)
-        return round_drawn(exact, self)
+        return self.round_drawn(exact)
 
+    def round_drawn(self, drawn: float) -> float:
+        """Returns the value of a number drawn between `low` and `high`, with few digits."""
+        inside = min(max(float(f"{drawn:.{DIGITS}g}"), self.low), self.high)
+        return round(1.0 - inside, COMPLEMENT_DIGITS) if self.kind == COMPLEMENT else inside
 
-def round_drawn(value: float, dimension: Dimension) -> float:
-    """Rounds a value to `DIGITS` digits within its range."""
-    return min(max(float(f"{value:.{DIGITS}g}"), dimension.low), dimension.high)
+    def bounds(self) -> tuple[float, float]:
+        """Returns the least and the largest value of a range."""
+        if self.kind == COMPLEMENT:
+            return self.round_drawn(self.high), self.round_drawn(self.low)
+        return self.low, self.high
 
 
 def parse_dimension(key: str, given: Any) -> Dimension:
@@ -71,9 +81,10 @@ def parse_dimension(key: str, given: Any) -> Dimension:
         low, high = (int(end) if kind == "integer" else float(end) for end in ends)
     except ValueError:
         raise ValueError(f"{where}: must be {ALLOWED}, with numbers") from None
-    if not low < high or not math.isfinite(high - low) or (kind == "log" and low <= 0):
-        least = "0 < LOW < HIGH" if kind == "log" else "LOW < HIGH"
-        raise ValueError(f"{where}: must be {kind}(LOW, HIGH) with {least}")
+    positive, most = kind in ("log", COMPLEMENT), 1.0 if kind == COMPLEMENT else math.inf
+    if not low < high <= most or not math.isfinite(high - low) or (positive and low <= 0):
+        allowed = f"{'0 < ' if positive else ''}LOW < HIGH{' <= 1' if kind == COMPLEMENT else ''}"
+        raise ValueError(f"{where}: must be {kind}(LOW, HIGH) with {allowed}")
     return Dimension(kind, low, high)
 
 

@@ -24,6 +24,7 @@ SPACE = {
     RATE: search_space.parse_dimension(RATE, "log(1e-4,1e-2)"),
     "algo.gamma": search_space.parse_dimension("algo.gamma", [0.9, 0.95]),
     "algo.total_updates": search_space.parse_dimension("algo.total_updates", "integer(2,9)"),
+    "algo.gae_lambda": search_space.parse_dimension("algo.gae_lambda", "1-log(1e-3,1e-1)"),
 }
 TINY = [
     "env=gymnax/CartPole-v1", "tuning=none", "num_envs=4", "algo.horizon=8", "algo.num_minibatches=2",
@@ -128,6 +129,56 @@ def test_the_best_settings_are_a_main_configuration(searched):
     assert float(best["value"]) == pytest.approx(max(scores))
 
 
+@pytest.mark.needs("optuna")
+def test_finalists_are_trained_again_for_a_whole_run_with_other_seeds(monkeypatch, searched):
+    """The search of before continues with finalists; interrupted ones begin again, finished ones are kept."""
+    folder, _ = searched
+    concluded = sweep.CourseWatch.judge
+
+    def dies(watch, name, diverged):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sweep.CourseWatch, "judge", dies)
+    with pytest.raises(KeyboardInterrupt):
+        call(monkeypatch, "--output", folder, "--finalists", 2)
+    assert not (folder / "finalists.csv").exists()
+    monkeypatch.setattr(sweep.CourseWatch, "judge", concluded)
+    call(monkeypatch, "--output", folder, "--finalists", 2)
+    finals = rows(folder / "finalists.csv")
+    trials = {row["trial"]: row for row in rows(folder / "trials.csv")}
+    assert {row["trial"] for row in finals} == {"trial_0000", "trial_0001"}
+    for row in finals:
+        courses = []
+        for seed in (1, 2, 3):
+            member = folder / "finalists" / f"{row['trial']}_seed_{seed}"
+            config = yaml.safe_load((member / "config.yaml").read_text())
+            assert config["seed"] == seed and config["algo"]["learning_rate"] == float(row[RATE])
+            courses.append([float(one["avg_reward"]) for one in rows(member / "eval.csv")][1:])
+        assert float(row["value"]) == pytest.approx(max(map(sum, zip(*courses, strict=True))) / 3)
+        assert float(row["trial_value"]) == float(trials[row["trial"]]["value"])
+    assert float(finals[0]["value"]) >= float(finals[1]["value"])
+    best = yaml.safe_load((folder / "best.yaml").read_text())
+    assert best["algo"]["learning_rate"] == float(finals[0][RATE])
+    made = (folder / "finalists.csv").stat().st_mtime_ns
+    call(monkeypatch, "--output", folder)
+    assert (folder / "finalists.csv").stat().st_mtime_ns == made
+    assert yaml.safe_load((folder / "best.yaml").read_text()) == best
+    with pytest.raises(ValueError, match="--final-seeds=2: a search that continues keeps its final-seeds=3"):
+        call(monkeypatch, "--output", folder, "--final-seeds", 2)
+
+
+@pytest.mark.needs("optuna")
+def test_trials_may_be_shorter_than_a_run(monkeypatch, tmp_path):
+    options = ["--trials", 2, "--batch", 2, "--trial-steps", 64, "--pruner", "none", "--objective", "last"]
+    call(monkeypatch, *TINY, *options, "--finalists", 1, "--final-seeds", 1, "--output", tmp_path / "short")
+    steps = {
+        place: json.loads((tmp_path / "short" / place / "summary.json").read_text())["env_steps"]
+        for place in ("groups/0000_0001", "finalists")
+    }
+    assert steps == {"groups/0000_0001": 64, "finalists": 128}
+    assert yaml.safe_load((tmp_path / "short" / "best.yaml").read_text())["total_env_steps"] == 128
+
+
 @pytest.fixture
 def study(tmp_path):
     pytest.importorskip("optuna")
@@ -142,13 +193,14 @@ def test_asked_values_lie_in_the_space_and_are_asked_again_after_a_restart(study
     for one in values:
         assert 1e-4 <= one[RATE] <= 1e-2 and one[RATE] == float(f"{one[RATE]:.6g}")
         assert one["algo.gamma"] in (0.9, 0.95) and one["algo.total_updates"] in range(2, 10)
+        assert 0.9 <= one["algo.gae_lambda"] <= 0.999
     again = Study(tmp_path, SPACE, SearchSettings(trials=6, batch=4), seed=3)
     assert again.restart_killed() == 4 and again.finished() == []
     second = again.ask()
     assert [again.values(trial) for trial in second] == values
     for trial, value in zip(second, (0.5, math.nan, 0.75, 0.25), strict=True):
         again.tell(trial, value)
-    assert again.best().number == second[2].number and len(again.finished()) == 4
+    assert [one.number for one in again.best()] == [second[2].number] and len(again.finished()) == 4
     assert len(again.ask()) == 2
     table = trial_tables.trial_rows(again.finished(), again.values)
     assert [row["state"] for row in table] == ["complete", "fail", "complete", "complete"]
@@ -179,7 +231,7 @@ def test_trials_are_judged_together_by_the_means_of_their_seeds(study):
     assert watch.courses[names[0]] == pytest.approx([1, 4]) and watch.pruned == {names[2]}
     watch.conclude([f"{names[3]}_1"])
     assert [trial.state.name for trial in study.finished()] == ["COMPLETE", "COMPLETE", "PRUNED", "FAIL"]
-    assert study.best().value == pytest.approx(4)
+    assert [trial.value for trial in study.best(3)] == [pytest.approx(4)]
 
 
 def test_courses_and_shares():
@@ -215,6 +267,8 @@ def test_best_settings_keep_groups_and_nested_values(tmp_path):
         ([*TINY, "seeds=2"], "seeds=2: not for a search; see --seeds"),
         ([*TINY, "resume=auto"], "resume=auto: a search continues by --output=FOLDER"),
         ([*TINY, "--trials", "0"], "--trials=0: must be"),
+        ([*TINY, "--trial-steps", "0"], "--trial-steps=0: must be"),
+        ([*TINY, "--finalists", "-1"], "--finalists=-1: must be"),
         ([*TINY, "--pruner", "hyper"], "invalid choice: 'hyper'"),
         ([*TINY, "--space", "nowhere.yaml"], "--space=nowhere.yaml: no such file"),
         ([*TINY[:-1], "sweep={algo.gamma: uniform(0.9,1.1)}"], "gamma=1.1: must be"),

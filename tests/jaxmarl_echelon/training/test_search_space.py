@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxmarl_echelon import command_line
-from jaxmarl_echelon.training.config import search_space
+from jaxmarl_echelon.training.config import build, search_space
 from jaxmarl_echelon.training.config.population_settings import PopulationSettings, adapted_numbers
 from jaxmarl_echelon.training.host import group_members, variants
 
@@ -25,6 +25,7 @@ def compose(*overrides):
         ("log(1e-4, 1e-2)", (1e-4, 1e-3, 0.00999999)),
         ("uniform(-1,1)", (-1.0, 0.0, 1.0)),
         ("integer(1,4)", (1, 3, 4)),
+        ("1-log(1e-4,1e-2)", (0.9999, 0.999, 0.99)),
         ([0.5, "b", 2], (0.5, "b", 2)),
     ],
 )
@@ -47,6 +48,17 @@ def test_a_sample_lies_in_every_part_and_does_not_depend_on_other_keys():
     other, _ = compose(f"sweep={{{RATE}: log(1e-5,1e-1)}}", "samples=16", "seed=4")
     assert search_space.draw_sweep(other)[0] != drawn[0]
     assert abs(np.corrcoef(*np.array([[math.log(d[RATE]), d["algo.gamma"]] for d in drawn]).T)[0, 1]) < 0.6
+
+
+def test_distances_to_one_are_drawn_by_their_logarithm_and_bound_populations():
+    config, _ = compose(
+        "sweep={algo.gamma: 1-log(1e-4,1e-2)}", "samples=8", "seeds=2", "pbt={every: 2, keys: [algo.gamma]}"
+    )
+    drawn = [one["algo.gamma"] for one in search_space.draw_sweep(config)]
+    assert sorted(math.floor(4 * (math.log10(1 - gamma) + 4)) for gamma in drawn) == list(range(8))
+    assert all(0.99 <= gamma <= 0.9999 and len(str(gamma)) <= 10 for gamma in drawn)
+    (number,) = adapted_numbers(config, build.build_run_config(config))
+    assert (number.low, number.high) == (0.99, 0.9999)
 
 
 def test_drawn_members_are_those_of_the_same_variants():
@@ -93,6 +105,8 @@ def test_every_number_of_a_learner_may_vary(algo, keys):
         (["sweep={algo.gamma: loog(1,2)}", "samples=2"], "sweep.algo.gamma=loog(1,2): must be log("),
         (["sweep={algo.gamma: log(0,2)}", "samples=2"], "must be log(LOW, HIGH) with 0 < LOW < HIGH"),
         (["sweep={algo.gamma: uniform(2,1)}", "samples=2"], "with LOW < HIGH"),
+        (["sweep={algo.gamma: 1-log(0,0.1)}", "samples=2"], "1-log(LOW, HIGH) with 0 < LOW < HIGH <= 1"),
+        (["sweep={algo.gamma: 1-log(0.1,2)}", "samples=2"], "1-log(LOW, HIGH) with 0 < LOW < HIGH <= 1"),
         (["sweep={algo.gamma: uniform(a,1)}", "samples=2"], "with numbers"),
         (["sweep={algo.gamma: [0.9]}", "samples=2"], "a list of at least two values, all different"),
         (["sweep={algo.gama: [0.9,0.8]}", "samples=2"], "sweep.algo.gama: algo.gama is no key"),
