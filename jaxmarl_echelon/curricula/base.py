@@ -42,6 +42,7 @@ class Curriculum(NamedTuple):
       evaluated: `(state, score, finished) -> state`, after an evaluation of the current stage; `score` is
         its float32 mean score over counted episodes, NaN without any; `finished` (`Finished`, `[N]`,
         without tags) has the episodes.
+      needs_evaluations: whether a stage is only left after evaluations.
     """
 
     init: Callable
@@ -58,6 +59,7 @@ class Curriculum(NamedTuple):
     stage: Callable = lambda _state: jnp.int32(0)
     stage_params: Callable | None = None
     evaluated: Callable = lambda state, _score, _finished: state
+    needs_evaluations: bool = False
 
 
 def constant_curriculum(env, evaluation: dict | None = None) -> Curriculum:

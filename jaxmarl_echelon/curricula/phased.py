@@ -95,6 +95,7 @@ def phased_curriculum(
         window=_longest(criteria),
         restarted=_restarted,
         evaluated=partial(_evaluated, criteria),
+        needs_evaluations=bool((criteria.eval_required_runs > 0).any()),
     )
     return stages.build_staged_curriculum(env, table, rules, evaluation, role)
 

@@ -69,6 +69,7 @@ class StageRules(NamedTuple):
       window: longest window, in episodes.
       restarted: `(course) -> course`, without the counted episodes of the current stage.
       evaluated: `(course, score) -> course`, after an evaluation of the current stage.
+      needs_evaluations: whether a stage is only left after evaluations.
     """
 
     init: Callable
@@ -78,6 +79,7 @@ class StageRules(NamedTuple):
     window: int
     restarted: Callable
     evaluated: Callable = lambda course, _score: course
+    needs_evaluations: bool = False
 
 
 class StagedState(struct.PyTreeNode):
@@ -200,6 +202,7 @@ def build_staged_curriculum(
         stage=lambda state: state.course.stage,
         stage_params=lambda state, index: _select_stage_params(state.params, index),
         evaluated=lambda state, score, _: state.replace(course=rules.evaluated(state.course, score)),
+        needs_evaluations=rules.needs_evaluations,
         retasked=retasked,
         requeued=lambda tickets, state, fresh: episode_queue.empty_queue(tickets, changed(state, fresh)),
     )

@@ -116,6 +116,14 @@ def test_configurations_that_are_not_one_run_are_rejected(overrides, words):
         je.make_train(*overrides)
 
 
+def test_a_function_without_evaluations_refuses_phases_that_ask_for_them():
+    phases = ("curriculum=phased13", "curriculum.common.criteria.eval_success_rate=0.9")
+    with pytest.raises(
+        ValueError, match="eval_success_rate are never left without evaluations, which make_train"
+    ):
+        je.make_train("env=f110", *phases)
+
+
 def test_an_environment_may_be_given_as_an_object(mine):
     env = je.make("target", config_dir=mine)
     assert je.read_config("num_envs=4", env=env).env is env

@@ -249,8 +249,16 @@ def make_train_function(config: RunConfig) -> Callable:
     For notebooks and `jax.vmap` over seeds; the command line runs the same update in chunks. Pass a large
     world, the function's attribute `world`, as an argument: otherwise its arrays are constants of the
     compiled code. Base models of more than `LARGE_WORLD` bytes must be passed.
+
+    Raises:
+      ValueError: one line, for a curriculum whose stages are only left after evaluations, which it has not.
     """
     program = make_program(config)
+    if program.curriculum.needs_evaluations:
+        raise ValueError(
+            "curriculum: phases with eval_success_rate are never left without evaluations, which make_train "
+            "does not run; set it to null, or train by the command line"
+        )
     size = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(program.world.agents))
 
     def train(key, world=None):

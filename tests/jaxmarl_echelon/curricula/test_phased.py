@@ -212,6 +212,10 @@ def test_patience_forces_the_next_phase_through_a_closed_gate():
 def test_the_gate_requires_consecutive_good_evaluations_of_this_phase():
     gated = {"min_episodes": 1, "window_size": 1, "eval_success_rate": 0.75, "eval_required_runs": 2}
     curriculum = build([gated] * 3)
+    assert (
+        curriculum.needs_evaluations
+        and not build([gated | {"eval_success_rate": None}] * 3).needs_evaluations
+    )
     update = runs.updater(curriculum)
 
     def evaluate(state, *shares):
