@@ -227,7 +227,8 @@ class Search:
         while status == "finished" and len(study.finished()) < self.settings.trials:
             status = self.train_trials(folder, study, watch)
             self.write_results(folder, study, watch.column)
-        if status == "finished" and self.settings.finalists and not self.final_scores(folder, study):
+        finalists = study.best(self.settings.finalists)
+        if status == "finished" and finalists and not self.final_scores(folder, study):
             self.write_results(folder, study, watch.column)
             status = self.train_finalists(folder, study)
         self.write_results(folder, study, watch.column, shown=True)

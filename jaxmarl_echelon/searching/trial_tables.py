@@ -116,7 +116,8 @@ def trials_plot(
     axes = np.atleast_1d(figure.subplots(height, columns)).reshape(-1)
 
     def scatter(at, place):
-        at.scatter(place[~complete], value[~complete], s=14, c="#b0b0b0", label="pruned, last value")
+        if not complete.all():
+            at.scatter(place[~complete], value[~complete], s=14, c="#b0b0b0", label="pruned, last value")
         at.scatter(place[complete], value[complete], s=18, c=TRAINING, label="complete")
 
     for at in axes:
