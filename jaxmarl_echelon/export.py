@@ -300,7 +300,8 @@ def describe_precision(
     if not isinstance(space, Box):
         return facts | {"largest_difference": float((own != other).mean())}
     low, high = space.bounds()
-    return facts | {"largest_difference": float((np.abs(own - other) / (high - low)).max())}
+    span = np.where(high > low, high - low, 1.0)  # coordinates with equal bounds do not differ
+    return facts | {"largest_difference": float((np.abs(own - other) / span).max())}
 
 
 def describe_scores(facts: Mapping[str, Any]) -> dict[str, Any]:

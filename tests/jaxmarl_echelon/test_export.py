@@ -18,7 +18,9 @@ from commands import write_environments
 import jaxmarl_echelon as je
 from jaxmarl_echelon import checkpoints, command_line, export
 from jaxmarl_echelon.envs.base import EnvSpec, ObservationPart, Role
+from jaxmarl_echelon.envs.spaces import Box
 from jaxmarl_echelon.exporting import contract, exported_folder, golden
+from jaxmarl_echelon.training.acting.controllers import action_spec
 from jaxmarl_echelon.training.acting.state import RunState
 from jaxmarl_echelon.training.config import build
 from jaxmarl_echelon.training.program.program import make_program
@@ -370,3 +372,18 @@ def test_reduced_precision_is_measured(settings, tmp_path):
     assert 1e-5 < precision["largest_difference"] < 0.05
     (line,) = export.describe_limits(facts)
     assert line.startswith("warning: trained in bfloat16, exported in float32; actions of the golden vectors")
+
+
+def test_reduced_precision_is_measured_beside_numbers_that_cannot_vary():
+    """An action may have coordinates whose bounds are equal, on which no share of a range is defined."""
+    settings, observation, _, _ = export_cases.CASES["bf16"]
+    role = Role("player", 1, observation, Box((2,), (-1.0, 0.5), (3.0, 0.5)))
+    trained, plain = (
+        one.make(observation.shape, action_spec(role.action), samples=4, updates=1)
+        for one in (settings, export.plain_settings(settings))
+    )
+    state = export_cases.random_state(plain)
+    source = export.PolicySource(role, state, plain, trained, "ppo", "bfloat16")
+    drawn = role, state.observations, ()
+    vectors = golden.record_golden(export.make_exported_function(plain, state, role), *drawn)
+    assert 1e-5 < export.describe_precision(source, vectors, drawn)["largest_difference"] < 0.05
