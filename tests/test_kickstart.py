@@ -259,3 +259,11 @@ def test_actions_of_a_space_are_mapped_to_a_learners_and_back():
     np.testing.assert_allclose(own, [[-0.5, 1.0, 0.0], [1.0, -0.6, 0.0]], atol=1e-6)
     np.testing.assert_allclose(to_space(space, own), action, atol=1e-6)
     np.testing.assert_allclose(from_space(space, action + 9.0)[:, :2], 1.0)
+
+
+def test_the_largest_actions_lie_within_the_bounds():
+    """In float32 -1 + (0.1 - -1) is more than 0.1."""
+    space = Box((3,), [-1.0, -2.97, 1.12], [0.1, -0.31, 1.12])
+    largest = to_space(space, jnp.ones((1, 3)))
+    assert space.contains(largest).all()
+    np.testing.assert_array_equal(largest[0], space.bounds()[1].astype(np.float32))

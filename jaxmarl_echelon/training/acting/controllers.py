@@ -62,7 +62,8 @@ def to_space(space: Space, action: jax.Array) -> jax.Array:
     if isinstance(space, Box):
         low = jnp.asarray(np.broadcast_to(space.low, space.shape), jnp.float32)
         high = jnp.asarray(np.broadcast_to(space.high, space.shape), jnp.float32)
-        return low + (jnp.clip(action, -1.0, 1.0) + 1.0) * 0.5 * (high - low)
+        # The rounded sum can exceed the upper bound.
+        return jnp.minimum(low + (jnp.clip(action, -1.0, 1.0) + 1.0) * 0.5 * (high - low), high)
     return action[..., 0] if isinstance(space, Discrete) else action
 
 
