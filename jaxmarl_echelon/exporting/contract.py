@@ -19,6 +19,8 @@ CONTRACT = "contract.json"
 GOLDEN = "golden.npz"
 # Incremented whenever older readers cannot use a folder.
 VERSION = 1
+# A text in JSON, as a regular expression.
+TEXT = r'"(?:[^"\\]|\\.)*"'
 
 
 def describe_task(
@@ -105,11 +107,15 @@ def _finite(bound: np.ndarray) -> list[Any]:
 def format_contract(contract: Mapping[str, Any]) -> str:
     """Formats a contract as JSON, with lists of plain values on one line."""
     text = json.dumps(contract, indent=2, allow_nan=False)
-    return re.sub(r"\[[^\[\]{}]*\]", lambda plain: _joined(plain[0]), text) + "\n"
+    # Texts are found first, so that brackets in them are no lists.
+    plain_list = rf'{TEXT}|\[(?:[^"\[\]{{}}]|{TEXT})*\]'
+    return re.sub(plain_list, lambda found: _joined(found[0]), text) + "\n"
 
 
 def _joined(plain: str) -> str:
-    """Returns the text of a list of plain values on one line."""
+    """Returns the text of a list of plain values on one line, and other texts unchanged."""
+    if not plain.startswith("["):
+        return plain
     return "[" + ", ".join(one.strip() for one in plain[1:-1].split(",\n")).strip() + "]"
 
 

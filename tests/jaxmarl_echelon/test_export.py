@@ -132,6 +132,20 @@ def test_the_contract_has_no_scores_of_another_policy_or_task(recurrent, tmp_pat
     assert exported_folder.read_contract(je.export_policy(run, tmp_path / "policy"))["run"]["scores"] == {}
 
 
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"path": "maps [ new ]/x"},
+        {"paths": ["maps[ 1 ].yaml", 'a "quoted [ 2 ]"', "b\\"], "nested": [[1, 2], []]},
+        {"one": "x[ ", "other": " ]y"},
+    ],
+)
+def test_texts_of_a_contract_keep_their_brackets(facts):
+    text = contract.format_contract(facts)
+    assert json.loads(text) == facts
+    assert text.count("\n") == len(facts) + 2 + 3 * ("nested" in facts)
+
+
 def test_blocks_and_parts_become_named_slices():
     role = Role("player", 1, export_cases.PARTS, export_cases.CONTINUOUS)
     spec = EnvSpec("parts", 3, (role,), 0.02, 10)
