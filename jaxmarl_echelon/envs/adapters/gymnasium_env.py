@@ -47,6 +47,15 @@ class OneSeat:
         """Tells whether the environments have been reset."""
         return self._rows is not None
 
+    @property
+    def masked(self) -> bool:
+        """Tells whether the agent has masks; also before the first reset."""
+        if self.step is not None:
+            shown = self.step
+        else:
+            _, shown = self._program.shapes(self._params, make_keys([0]))
+        return shown.first[self.role.name].mask is not None
+
     def begin(self, seeds: Sequence[int] | None, where: np.ndarray | None = None) -> None:
         """Begins episodes, with `seeds [E]` or by the environments' own keys; only `where [E]` if given."""
         keys = make_keys(seeds) if seeds is not None else self._rows.tree.keys

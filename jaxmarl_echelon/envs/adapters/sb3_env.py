@@ -101,9 +101,9 @@ class SeatVecEnv(VecEnv):
         rows = list(self._get_indices(indices))
         if attr_name == "render_mode":
             return [None] * len(rows)
-        if attr_name == "action_masks":
-            masks = self.action_masks()
-            return [lambda mask=masks[row]: mask for row in rows]
+        # Asked for before the first reset as well, to learn whether there are masks.
+        if attr_name == "action_masks" and self._seat.masked:
+            return [lambda row=row: self.action_masks()[row] for row in rows]
         raise AttributeError(f"{attr_name}: environments of one program have no attributes of their own")
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:

@@ -376,6 +376,19 @@ def test_sb3_gets_masks_by_the_method_of_its_contributions():
     assert not plain.has_attr("action_masks")
 
 
+@sb3
+def test_sb3_knows_before_the_first_reset_whether_there_are_masks():
+    """Its contributions ask an environment for evaluations before they reset it."""
+    env = je.to_sb3(probes.MaskOnly(), 2)
+    assert env.has_attr("action_masks") and not je.to_sb3(fickle(), 2).has_attr("action_masks")
+    masks = env.get_attr("action_masks")
+    env.seed(0)
+    env.reset()
+    for _ in range(3):
+        np.testing.assert_array_equal([mask() for mask in masks], env.action_masks())
+        env.step(np.zeros(2, int))
+
+
 def test_seeds_give_the_keys_of_jax():
     from jaxmarl_echelon.envs.adapters.play import make_keys
 
