@@ -15,11 +15,11 @@ import jax.numpy as jnp
 from algos.checks import require_choice, require_count, require_range, require_switches
 from algos.defaults import FROM_FILE, take_defaults_from
 from algos.nets.cells import CELLS, cast_product, clear_carry, run_cell
-from algos.nets.initializers import orthogonal, orthogonal_blocks
+from algos.nets.initializers import orthogonal
 from algos.types import PyTree
 
 KINDS = ("none", "lstm", "gru", "mingru")
-WEIGHT_INITS = ("orthogonal", "per_gate", "uniform")
+WEIGHT_INITS = ("orthogonal", "uniform")
 CANDIDATES = ("positive", "linear")
 SCANS = ("sequential", "parallel")
 BIAS_LIMIT = 100.0
@@ -34,9 +34,8 @@ class CoreConfig:
       kind: "none" (identity), "lstm", "gru" or "mingru".
       width: units H of every layer.
       layers: layers, each fed by the output of the one below.
-      weight_init: "orthogonal" (gain 1, the kernels of all gates as one matrix, so that a gate's own
-        weights are smaller), "per_gate" (gain 1, each gate's kernel orthogonal, the scale of Flax's cells)
-        or "uniform" (within 1 / sqrt(width) of 0).
+      weight_init: "orthogonal" (gain 1, each fused kernel as one matrix) or "uniform" (within
+        1 / sqrt(width) of 0).
       bias_init: initial value of all biases; None for 1 with "lstm" and 0 otherwise. Each gate has one
         bias; where another framework has two bias vectors, this is their sum.
       forget_bias: initial bias of the forget gate alone, "lstm" only; None for `bias_init`.
@@ -120,12 +119,10 @@ def positive_candidate(x: jax.Array) -> jax.Array:
     return jnp.where(x >= 0.0, x + 0.5, nn.sigmoid(x))
 
 
-def _weight_init(config: CoreConfig, gates: int = 1) -> Callable:
-    """Initialiser of kernels of this many gates side by side."""
+def _weight_init(config: CoreConfig) -> Callable:
+    """Initialiser of the kernels."""
     if config.weight_init == "orthogonal":
         return orthogonal()
-    if config.weight_init == "per_gate":
-        return orthogonal_blocks(gates)
     bound = 1.0 / math.sqrt(config.width)
     return lambda key, shape, dtype=jnp.float32: jax.random.uniform(key, shape, dtype, -bound, bound)
 
@@ -154,7 +151,7 @@ class GatedLayer(nn.Module):
         """Returns `(carry, y)` of T steps."""
         cell = CELLS[self.config.kind]
         width, columns = self.config.width, cell.gates * self.config.width
-        init = _weight_init(self.config, cell.gates)
+        init = _weight_init(self.config)
         input_kernel = self.param("input_kernel", init, (x.shape[-1], columns))
         kernel = self.param("recurrent_kernel", init, (width, columns))
         bias = self.param("bias", _bias_init(self.config), (columns,))
@@ -175,9 +172,9 @@ class MinGRULayer(nn.Module):
     def __call__(self, carry, x: jax.Array, reset: jax.Array) -> tuple[PyTree, jax.Array]:
         """Returns `(carry, y)` of T steps."""
         config = self.config
-        gates = 3 if config.highway else 2
-        columns = gates * config.width
-        kernel = self.param("input_kernel", _weight_init(config, gates), (x.shape[-1], columns))
+        columns = (3 if config.highway else 2) * config.width
+        init = _weight_init(config)
+        kernel = self.param("input_kernel", init, (x.shape[-1], columns))
         bias = self.param("bias", _bias_init(config), (columns,))
         update, candidate, *mix = jnp.split(
             cast_product(x, kernel, self.dtype) + bias, columns // config.width, axis=-1
@@ -192,7 +189,7 @@ class MinGRULayer(nn.Module):
         if not config.highway:
             return carry, hidden
         if x.shape[-1] != config.width:
-            skip_kernel = self.param("skip_kernel", _weight_init(config), (x.shape[-1], config.width))
+            skip_kernel = self.param("skip_kernel", init, (x.shape[-1], config.width))
             x = cast_product(x, skip_kernel, self.dtype)
         mix = nn.sigmoid(mix[0])
         return carry, mix * hidden + (1.0 - mix) * x

@@ -27,18 +27,6 @@ def orthogonal(gain: float = 1.0) -> Callable:
     return init
 
 
-def orthogonal_blocks(count: int) -> Callable:
-    """Initialiser of kernels that are this many `orthogonal` ones of equal size, side by side."""
-
-    def init(key, shape, dtype=jnp.float32):
-        block = (shape[0], shape[1] // count)
-        return jnp.concatenate(
-            [orthogonal()(one, block, dtype) for one in jax.random.split(key, count)], axis=1
-        )
-
-    return init
-
-
 # Compiled once per shape where networks are initialised outside of a program.
 @partial(jax.jit, static_argnums=(1, 2))
 def _polar_factor(key: jax.Array, rows: int, columns: int) -> jax.Array:
