@@ -17,7 +17,7 @@ _DOTTED = 0.2
 
 
 def add_derived_centerline(grid: OccupancyMap) -> OccupancyMap:
-    """Returns the map with the centreline derived from its walls, or with the refused line as `doubt`.
+    """Returns the map with the centreline derived from its walls, or with the refused line as `refused_line`.
 
     The line goes through cells that a scan has seen. If these contain no loop, all free cells are searched; a
     line with more than 1 % of its points in unseen cells is refused.

@@ -27,7 +27,7 @@ class OccupancyMap:
       seen: `[H, W]` bool, the cells that a scan has seen; None if all have been seen.
       notes: remarks about the map, as text.
       files: its source files: the yaml file, the image, the centreline; empty for built-in maps.
-      doubt: the derived centreline that was refused, or None.
+      refused_line: the derived centreline that was refused, or None.
     """
 
     name: str

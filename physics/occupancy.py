@@ -44,8 +44,8 @@ def load_map(
     A map from a file takes its centreline from `centerline`, or else from a file in the map's folder, see
     `find_centerline` and `unnamed_centerlines`. Without a file the line is derived from the walls if they
     enclose a loop, and then runs counter-clockwise. A derived line that does not lie between two walls that
-    were seen is refused: the map then has no line, and `doubt` holds the reason. `unknown` and `centerline`
-    apply to files only.
+    were seen is refused: the map then has no line, and `refused_line` holds the reason. `unknown` and
+    `centerline` apply to files only.
 
     Args:
       spec: "line2", "track:SEED" (a generated track) or the path of a map_server yaml file.

@@ -211,7 +211,7 @@ def standardize(
 ) -> jax.Array:
     """Shifts and scales `x` to mean 0 and standard deviation 1 over the kept samples of all shards.
 
-    `moments` are the result of `spread` if it is already known.
+    `moments` are the result of `mean_and_variance` if it is already known.
     """
     mean, var = mean_and_variance(x, keep) if moments is None else moments
     return (x - mean) / (jnp.sqrt(var) + 1e-8)

@@ -68,7 +68,7 @@ class StepStatistics(NamedTuple):
       sums: quantities of the loss by name, summed over the alive samples of a step.
       alive: number of alive samples per step.
       evaluated: bool per step, False after the KL stop and where no sample was alive.
-      stopped: bool per step, `Progress.stopped` after the step.
+      stopped: bool per step, `MinibatchCarry.stopped` after the step.
       norm: gradient norm per step, of actor and critic together.
     """
 

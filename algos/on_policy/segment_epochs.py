@@ -136,7 +136,10 @@ def segments_from_rollout(
 
 
 def reshape_to_segments(state: OnPolicyState, rollout: Rollout, hyper: Hyper, number: int) -> Rollout:
-    """Reshapes a rollout to axes `[T, S]`; see `Segments.rollout`, and `split_into_segments` for `number`."""
+    """Reshapes a rollout to axes `[T, S]`; see `SegmentBatch.rollout`.
+
+    `number` is as for `split_into_segments`.
+    """
     alive, value = rollout.alive, rollout.extras["value"]
     within = rollout.replace(
         obs=compress_observations(state.observations, rollout.obs),

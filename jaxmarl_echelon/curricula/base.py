@@ -18,10 +18,11 @@ class Curriculum(NamedTuple):
     Attributes:
       init: `() -> state`, including the parameters of all training tasks, so that variants of a run
         differ only in arrays.
-      draw: `(key, state) -> Drawn`, parameters and tags of one environment's next episode.
-      update: `(state, tickets, flow) -> (state, tickets)`, after each rollout; `flow` (`Flow`, `[T, E]`)
-        has starts, tags, ends and results of episodes, of all shards. Results arrive in order of episode
-        length, biased towards short episodes, so episodes must be selected as they begin (see `tickets`).
+      draw: `(key, state) -> EpisodeTask`, parameters and tags of one environment's next episode.
+      update: `(state, tickets, flow) -> (state, tickets)`, after each rollout; `flow` (`EpisodeEvents`,
+        `[T, E]`) has starts, tags, ends and results of episodes, of all shards. Results arrive in order of
+        episode length, biased towards short episodes, so episodes must be selected as they begin (see
+        `tickets`).
       metrics: `(state) -> dict` of `curriculum/...` scalars; of stages `current_stage`, and as one is entered
         `decided_success`, the success in the stage that was left by which it was decided, and
         `blend_probability`, if the stage that was left is drawn for some time. Without stages

@@ -62,7 +62,7 @@ class StageRules(NamedTuple):
     Attributes:
       init: `() -> course`.
       probabilities: `(course) -> [S]`, sampling probabilities of stages.
-      advance: `(course, Episode [N], number) -> course`, for the next `number` counted episodes of the
+      advance: `(course, EpisodeResult [N], number) -> course`, for the next `number` counted episodes of the
         current stage, in order, in the first rows of N. At most one transition per call; episodes after
         it are ignored.
       metrics: `(course) -> dict` of `curriculum/...` scalars.

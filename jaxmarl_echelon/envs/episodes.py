@@ -177,7 +177,7 @@ def start_episodes(env: Environment, key: jax.Array, draw: DrawTask, num_envs: i
     Args:
       env: the environment.
       key: one key for all environments.
-      draw: `(key) -> Drawn`, for one episode.
+      draw: `(key) -> EpisodeTask`, for one episode.
       num_envs: E, of this shard.
 
     Returns:
@@ -215,7 +215,7 @@ def step_episodes(
       key: one key for the whole step.
       episodes: from `start_episodes` or the previous `step_episodes`.
       actions: per role `[E, A, ...]`.
-      draw: `(key) -> Drawn`, for one new episode.
+      draw: `(key) -> EpisodeTask`, for one new episode.
       cut: `[E]` bool; episodes to cut after this step. Their agents are truncated, so that learners
         bootstrap, and the episodes do not count as finished. None to cut none.
       held: `[E]` bool; environments whose episodes do not begin yet and that stay unchanged. None for none.

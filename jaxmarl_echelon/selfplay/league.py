@@ -53,8 +53,8 @@ class LeagueView(NamedTuple):
     Attributes:
       payoff: float32 score in [0, 1] of the learner against each entry.
       past: bool; does not learn: a snapshot or a fixed opponent.
-      kin: int32 index of the learner that the entry is, or is a snapshot of; -1 for fixed opponents and empty
-        slots.
+      learner_index: int32 index of the learner that the entry is, or is a snapshot of; -1 for fixed opponents
+        and empty slots.
       iteration: int32 snapshot number; lower is older.
     """
 

@@ -65,16 +65,16 @@ class RatingSystem(NamedTuple):
 
     Attributes:
       prior: `[D]` rating of a new entry.
-      update: `(key, rating, Pairs, moves) -> rating`: applies one update's results; `moves [n]` bool marks
-        the entries whose skill drifts.
+      update: `(key, rating, PairResults, moves) -> rating`: applies one update's results; `moves [n]` bool
+        marks the entries whose skill drifts.
       expected: `(ours, theirs) -> [...]`, expected score.
       quality: `(ours, theirs) -> [...]`, match quality in [0, 1].
-      heir: `(row) -> row`, rating of a new snapshot of an entry.
+      snapshot_rating: `(row) -> row`, rating of a new snapshot of an entry.
       lower: `(rating) -> [n]`, lower bound of the estimates.
       scale: rating difference that separates two classes of strength.
       deviation: `(rating) -> [n]`, uncertainty of the estimates; 0 for systems without one.
-      rank: `(rating, Games, moves) -> rating`: applies games of more than two seats by their ranks; None for
-        systems that rate pairs only.
+      rank: `(rating, RankedGames, moves) -> rating`: applies games of more than two seats by their ranks;
+        None for systems that rate pairs only.
     """
 
     prior: tuple[float, ...]

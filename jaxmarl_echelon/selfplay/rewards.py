@@ -25,7 +25,7 @@ class RewardContext(NamedTuple):
       game: int32 index of the game, if a run has several; 0 otherwise.
       seat: int32 index of the role or seat.
       score: float32 in [0, 1] of a seat: the share of the others it has beaten, ties count half.
-      formed: bool; the step's answer has the requested format.
+      well_formed: bool; the step's answer has the requested format.
       invalid: bool; the step's move is illegal.
       to_come: int32 number of own moves after the step.
     """
@@ -44,7 +44,7 @@ class RewardTransform(NamedTuple):
 
     Attributes:
       init: `() -> state`.
-      apply: `(state, rewards [...], Context) -> (state, rewards [...])`.
+      apply: `(state, rewards [...], RewardContext) -> (state, rewards [...])`.
       scored: whether it reads scores, which are known only at the end of an episode.
     """
 

@@ -45,7 +45,7 @@ class MissionProgress(struct.PyTreeNode):
       phase: int32 from 0.
       episodes: int32 counted training episodes since the phase was entered.
       judged: int32 episodes in the statistics since then.
-      history: `Marks [W]` of the newest of these, newest last.
+      history: `EpisodeMetrics [W]` of the newest of these, newest last.
       before: `[4]` reward weights at the end of the last phase; see `current_reward_weights`.
       advances, regressions: int32 counts of transitions.
     """
@@ -138,7 +138,7 @@ def process_next_episodes(
       course: the state before.
       marks: `[N]` in order.
       number: int32, number of valid entries.
-      ages: `[N]` int32, value of `Course.episodes` at each episode.
+      ages: `[N]` int32, value of `MissionProgress.episodes` at each episode.
 
     Returns:
       the state, and bool: the phase has changed.

@@ -113,7 +113,7 @@ def begin_plays(env: Environment, seats: Seats, keys: jax.Array, params: PyTree)
       env: the environment.
       seats: who plays.
       keys: `[E]` typed keys.
-      params: the environment's parameters.
+      mode: when episodes begin anew.
     """
 
     def begin_one(key):
@@ -142,7 +142,7 @@ def advance_plays(
       seats: who plays.
       play: the states.
       actions: by role of `seats.outside`, `[E, N, ...]`.
-      params: the environment's parameters.
+      mode: when episodes begin anew.
 
     Returns:
       The states reached; `ended` where the episode is over or all seats outside have ended.
@@ -184,7 +184,7 @@ class PlayProgram:
 
     Attributes:
       env, seats: the environment and who plays.
-      params: the environment's parameters.
+      mode: when episodes begin anew.
     """
 
     def __init__(self, env: Environment, seats: Seats, mode: Autoreset):

@@ -1,6 +1,6 @@
 """Actions of vehicles: grids of accelerations and steering angles or of jerks, or continuous values.
 
-Scripts may delegate a learner to the environment: actions outside the space, written by `handed_over`, move
+Scripts may delegate a learner to the environment: actions outside the space, written by `delegate_to`, move
 it along its recording or by the intelligent driver model. Reference: docs/reference/drive.md 6.1.
 """
 
@@ -59,7 +59,7 @@ class Actions(NamedTuple):
         return MultiDiscrete(sizes) if self.kind == "factored" else Box((2,), -1.0, 1.0)
 
     def read(self, actions: jax.Array) -> Commands:
-        """Decodes actions `[A, ...]`, of the space or from `handed_over`, into commands."""
+        """Decodes actions `[A, ...]`, of the space or from `delegate_to`, into commands."""
         first, second = self.grids
         if self.kind == "continuous":
             # Only these very numbers: others beyond the space are commands to be clipped.

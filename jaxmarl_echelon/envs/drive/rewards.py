@@ -1,7 +1,7 @@
 """Reward components of driving, per learner and step.
 
-The first four are on by default. `progress` is this project's, the others are those of
-PufferDrive 3; they are off by default. Reference: docs/reference/drive.md 9.1.
+The first four are on by default. `progress` and `red_light` are this project's, the others are those
+of PufferDrive 3; they are off by default. Reference: docs/reference/drive.md 9.1.
 """
 
 import math

@@ -46,7 +46,7 @@ class Criterion(NamedTuple):
       met: whether the threshold is met; None without one.
       mark: text after it; by default derived from `met`.
       interval: the interval of the value, as text; empty without one.
-      lack: the missing amount to meet the threshold, as text; empty if nothing or unknown.
+      shortfall: the missing amount to meet the threshold, as text; empty if nothing or unknown.
     """
 
     name: str

@@ -24,7 +24,7 @@ class OpponentSchedule(NamedTuple):
       begin: `(RunState, key) -> RunState`, before every decision.
       policies: `(RunState) -> policies`, by name, including the pool's.
       cut: `(RunState, last) -> [E]` bool, truncates the episode after this decision.
-      tagged: `(RunState, Flow) -> Flow`, with the tag `opponent`.
+      tagged: `(RunState, EpisodeEvents) -> EpisodeEvents`, with the tag `opponent`.
       end: `(RunState) -> RunState`, after the rollout.
       last: `(horizon, segments) -> [segments, T]` bool, the last decision; None without a pool.
     """

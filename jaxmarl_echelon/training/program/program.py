@@ -55,9 +55,9 @@ class Program(NamedTuple):
       evaluate: `(RunState, key, params=None, record=None, episodes=None, world=None) -> Evaluation`,
         deterministic, on the task that scores the run or on `params`; `episodes` defaults to
         `eval_episodes`, see `evaluation.whole_seat_rounds`.
-      evaluate_as: `(seats, policies, RunState, key, params=None, record=None, episodes=None, world=None)
-        -> Evaluation`, the same episodes with other controllers: `seats` is `(Parts) -> controllers`. Where
-        the environment has opponents, they play the other seats.
+      evaluate_with_controllers: `(seats, policies, RunState, key, params=None, record=None, episodes=None,
+        world=None) -> Evaluation`, the same episodes with other controllers: `seats` is `(Parts) ->
+        controllers`. Where the environment has opponents, they play the other seats.
       policy: `(RunState) -> RunState` reduced to the parts that acting and evaluation need.
       init_policy: `(key, world=None) -> RunState`, what `policy` leaves of `init`, without the episodes that
         `init` begins: for loading and for untrained policies.

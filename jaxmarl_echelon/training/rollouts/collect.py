@@ -47,7 +47,7 @@ def collect_rollout(
       collector: the static inputs.
       run: the run; its episodes, memories, reset flags, scripted teachers and replay learners are advanced.
       key: typed random key.
-      draw: `(key) -> Drawn`, draws the parameters of a new episode.
+      draw: `(key) -> EpisodeTask`, draws the parameters of a new episode.
 
     Returns:
       the advanced run and the rollout.

@@ -56,8 +56,9 @@ def turn_based_pool_controller(
 ) -> Controller:
     """Builds the controller of a pool's role in turn-based games, called once per ply.
 
-    `act` is `(key, Opponents, Seated, due, phase) -> (Seated, action [E, 1, ...], choice)`, with choices of
-    the rows `Rows.make_learner_controller` of the phase. Memories have axes of environments and phase agents.
+    `act` is `(key, Opponents, PoolRoleMemory, due, phase) -> (PoolRoleMemory, action [E, 1, ...], choice)`,
+    with choices of the rows `DecidingRows.learner` of the phase. Memories have axes of environments and
+    phase agents.
     """
     settings, phases = seat.pool.settings, role.size
     own = controllers.make_learner_controller(agent, role, seat.owner, greedy=False)

@@ -37,10 +37,8 @@ def spiral_order() -> np.ndarray:
 def spiral_rows(segment: np.ndarray, kind: np.ndarray) -> np.ndarray:
     """Features of segments before they are turned into a learner's frame, float32 `[S, W + 1, 7]`.
 
-    See `features.puffer_table`. The last row stands for empty places.
-
-    See `features.puffer_table`. Segments of length 0 have no direction: cosine and sine are 0, as in the
-    original.
+    See `features.puffer_table`. The last row stands for empty places. Segments of length 0 have
+    no direction: cosine and sine are 0, as in the original.
 
     Args:
       segment: `[S, W, 4]`.

@@ -34,7 +34,7 @@ class TrafficSimulation:
       wheelbase: as a fraction of the body's length.
       signed: whether corners on the wrong side of their nearest edge also count as off-road.
       bikes: whether some lanes are for bicycles only.
-      enforces: whether learners are penalised for running red lights.
+      enforces_lights: whether learners are penalised for running red lights.
       share: fraction of a batch's learners processed at a time in road look-ups, so that empty slots cost
         nothing; None for all slots at once.
     """

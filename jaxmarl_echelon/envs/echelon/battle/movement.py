@@ -67,7 +67,7 @@ def ground_around(terrain: Terrain, position: jax.Array, substeps: int) -> Nearb
 
 
 def look_up_columns_again(solid: jax.Array, corner: jax.Array, terrain: Terrain) -> jax.Array:
-    """Returns `Ground.solid` of a changed terrain, for the same corners."""
+    """Returns `NearbyColumns.solid` of a changed terrain, for the same corners."""
     return _solid_from(terrain, corner, solid.shape[-1])
 
 

@@ -26,7 +26,8 @@ class Reports(struct.PyTreeNode):
     Attributes:
       status: `[A, 20]` reports.
       distance: `[A, 20]` distances to the objective at the time of the reports, voxels; see
-      `shift_report_distances`. pending: `[A]` int32 reports that are not scored yet.
+        `shift_report_distances`.
+      pending: `[A]` int32 reports that are not scored yet.
       calm: `[A]` int32 decisions since the agent was last in trouble, saturating.
     """
 

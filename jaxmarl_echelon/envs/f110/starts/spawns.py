@@ -44,7 +44,7 @@ class SpawnPoint:
     Attributes:
       name: its name in configurations and tables.
       offset: attacker relative to the defender: metres ahead, metres to the left, turn in rad.
-        On a map with a centreline "ahead" follows the track.
+        On a map with a centreline and no `base_poses`, "ahead" follows the track if `defender` is None.
       attacker: the attacker's pose `(x, y, psi)`, instead of an offset.
       defender: the defender's pose; None draws one of the map's base poses.
     """

@@ -138,10 +138,10 @@ def _blocks(columns: np.ndarray) -> np.ndarray:
 
 
 def _complexity(opaque: np.ndarray) -> np.ndarray:
-    """Returns the density `[N, P, R]` of opaque columns `[N, Y, X]` around places; see `Ground.complexity`.
+    """Returns the density `[N, P, R]` of opaque columns `[N, Y, X]` around places.
 
-    It covers the area of operations without the objective, which the generator may have cleared. Radii go up
-    to half of the map's longer side.
+    See `ScenarioGround.complexity`. It covers the area of operations without the objective, which the
+    generator may have cleared. Radii go up to half of the map's longer side.
     """
     radii, area = np.arange(max(opaque.shape[1:]) // 2 + 1), int(AREA)
     blocked, whole = (_within(x, radii[-1] + area) for x in (opaque, np.ones_like(opaque[:1])))

@@ -62,7 +62,7 @@ class Verb:
 
     Attributes:
       name: name in settings, results and texts.
-      evaluate: `(Outcome) -> success in [0, 1]`, before constraints; elementwise.
+      evaluate: `(OutcomeRecord) -> success in [0, 1]`, before constraints; elementwise.
       template: distribution of training scenarios.
       gates: factor of each shaping component; 0 for components not named, except for those that are never
         gated. None for the row of `weights.GATES` with the verb's name.
@@ -70,6 +70,8 @@ class Verb:
       complete: success at which the episode ends; None for never.
       ends_with_enemies: the episode ends with the last enemy, unless the order is a follow-on.
       void_without_enemies: as a follow-on the order is void if no enemy is left at GO.
+      spares: a script under this order keeps enemies down until they were suppressed for long enough, rather
+        than destroying them.
       drive: destination of a script, one of `DRIVES`.
       begins: first act, one of `ACTS`.
       watches: whether visibility of the objective is sampled; costs a ray per mech and decision.
