@@ -65,7 +65,7 @@ def parse_sweep_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--pruner", choices=PRUNERS, help=f"(default: {defaults.pruner})")
     for name, text in (
-        ("trial-steps", "decisions of a trial (default: total_env_steps)"),
+        ("trial-steps", "decisions of a trial, the first ones of a run (default: total_env_steps)"),
         ("finalists", f"best trials that train again, for total_env_steps (default: {defaults.finalists})"),
         ("final-seeds", f"runs of a finalist, with seeds of their own (default: {defaults.final_seeds})"),
     ):
@@ -183,9 +183,7 @@ class Search:
         optional_packages.require_packages(config, self.choices)
         seeds = self.settings.seeds if self.settings.seeds > 1 else None
         config.shards = 1 if config.shards is None else config.shards
-        self.whole = change_settings(config, {"sweep": None})
-        length = config.total_env_steps if self.settings.trial_steps is None else self.settings.trial_steps
-        self.config = change_settings(self.whole, {"seeds": seeds, "total_env_steps": length})
+        self.config = change_settings(config, {"sweep": None, "seeds": seeds})
         best_settings.split_overrides(command.overrides)
         self._require_ends()
         self._require_measure()
@@ -221,8 +219,9 @@ class Search:
         study = Study(folder, self.space, self.settings, self.config.seed)
         if restarted := study.restart_killed():
             print(f"trials that were interrupted and start again: {restarted}")
-        evaluations = -(-self.base.updates // self.base.eval_every)
-        watch = TrialWatch(make_program(self.base), study, self.settings, evaluations)
+        watch = TrialWatch(
+            make_program(self.base), study, self.settings, self.trial_updates(), self.base.eval_every
+        )
         status = "finished"
         while status == "finished" and len(study.finished()) < self.settings.trials:
             status = self.train_trials(folder, study, watch)
@@ -233,6 +232,15 @@ class Search:
             status = self.train_finalists(folder, study)
         self.write_results(folder, study, watch.column, shown=True)
         return status
+
+    def trial_updates(self) -> int:
+        """Returns the updates of a trial, at most those of a run."""
+        steps = self.settings.trial_steps
+        return (
+            self.base.updates
+            if steps is None
+            else min(self.base.updates, replace(self.base, total_env_steps=steps).updates)
+        )
 
     def final_scores(self, folder: Path, study: Study) -> dict[str, float]:
         """Returns the values of the finalists by name, empty unless those of now have been trained."""
@@ -269,7 +277,9 @@ class Search:
         trials, place = study.best(self.settings.finalists), folder / FINALS
         settings = {name_trial(trial): study.values(trial) for trial in trials}
         first = self.config.seed + self.settings.seeds
-        config = change_settings(self.whole, {"seeds": list(range(first, first + self.settings.final_seeds))})
+        config = change_settings(
+            self.config, {"seeds": list(range(first, first + self.settings.final_seeds))}
+        )
         members = variants.expand_members(config, self.choices, settings)
         base = variants.scored_run(config, members)
         watch = CourseWatch(make_program(base), self.settings)

@@ -34,7 +34,7 @@ class SearchSettings:
       pruner: a key of `PRUNERS`: "halving" keeps the best third at a ninth and at a third of the evaluations
         (successive halving, Jamieson and Talwalkar 2016, arXiv:1502.07943), "median" the better half at every
         evaluation but the first, "none" all.
-      trial_steps: decisions of a trial; None for those of a whole run.
+      trial_steps: decisions of a trial, the first ones of a run; None for all of them.
       finalists: best trials that are trained again at the end, for a whole run and with other seeds.
       final_seeds: runs of a finalist.
     """

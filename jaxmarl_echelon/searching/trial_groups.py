@@ -87,12 +87,16 @@ class TrialWatch(CourseWatch):
       program: see `GroupWatch`.
       study: the study.
       settings: of the search.
-      evaluations: of a run, without the one before training.
+      updates: of a trial, which ends at the first evaluation after as many.
+      eval_every: updates between evaluations.
     """
 
-    def __init__(self, program: Program, study: Study, settings: SearchSettings, evaluations: int):
+    def __init__(
+        self, program: Program, study: Study, settings: SearchSettings, updates: int, eval_every: int
+    ):
         super().__init__(program, settings)
-        self._study, self._evaluations = study, evaluations
+        self._study, self._updates = study, updates
+        self._evaluations = -(-updates // eval_every)
 
     def begin(self, trials: Sequence[Any], members: Sequence[Member]) -> None:
         """Begins a group; the variants of the members are named after the trials."""
@@ -102,7 +106,10 @@ class TrialWatch(CourseWatch):
 
     @override
     def evaluated(self, updates: int, values: Mapping[str, Mapping[str, float]]) -> set[str]:
-        """See `CourseWatch`. Trials are judged after all are reported, with those of earlier groups."""
+        """See `CourseWatch`. Trials are judged after all are reported, with those of earlier groups.
+
+        At its end every trial is left, so that trials shorter than a run are its first updates.
+        """
         known = {name: len(course) for name, course in self.courses.items()}
         super().evaluated(updates, values)
         reported: dict[str, float] = {}
@@ -117,7 +124,8 @@ class TrialWatch(CourseWatch):
         for name in pruned:
             self._study.tell_pruned(self._trials[name])
         self.pruned |= pruned
-        return {one for name in pruned for one in self._members[name]}
+        ended = self._members if updates >= self._updates else pruned
+        return {one for name in ended for one in self._members[name]}
 
     def _find_worse(self, reported: Mapping[str, float]) -> set[str]:
         """Names of the trials that are pruned after an evaluation with these values."""

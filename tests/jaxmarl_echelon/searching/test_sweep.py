@@ -147,13 +147,16 @@ def test_finalists_are_trained_again_for_a_whole_run_with_other_seeds(monkeypatc
     finals = rows(folder / "finalists.csv")
     trials = {row["trial"]: row for row in rows(folder / "trials.csv")}
     assert {row["trial"] for row in finals} == {"trial_0000", "trial_0001"}
+    members = rows(folder / "finalists" / "members.csv")
     for row in finals:
-        courses = []
-        for seed in (1, 2, 3):
-            member = folder / "finalists" / f"{row['trial']}_seed_{seed}"
-            config = yaml.safe_load((member / "config.yaml").read_text())
-            assert config["seed"] == seed and config["algo"]["learning_rate"] == float(row[RATE])
-            courses.append([float(one["avg_reward"]) for one in rows(member / "eval.csv")][1:])
+        mine = [one for one in members if one["variant"] == row["trial"]]
+        assert [one["seed"] for one in mine] == ["1", "2", "3"] and {one[RATE] for one in mine} == {row[RATE]}
+        courses = [
+            [float(one["avg_reward"]) for one in rows(folder / "finalists" / member["member"] / "eval.csv")][
+                1:
+            ]
+            for member in mine
+        ]
         assert float(row["value"]) == pytest.approx(max(map(sum, zip(*courses, strict=True))) / 3)
         assert float(row["trial_value"]) == float(trials[row["trial"]]["value"])
     assert float(finals[0]["value"]) >= float(finals[1]["value"])
@@ -168,15 +171,22 @@ def test_finalists_are_trained_again_for_a_whole_run_with_other_seeds(monkeypatc
 
 
 @pytest.mark.needs("optuna")
-def test_trials_may_be_shorter_than_a_run(monkeypatch, tmp_path):
+def test_trials_may_be_the_first_part_of_a_run(monkeypatch, tmp_path):
+    """They keep the schedules of the whole run."""
     options = ["--trials", 2, "--batch", 2, "--trial-steps", 64, "--pruner", "none", "--objective", "last"]
-    call(monkeypatch, *TINY, *options, "--finalists", 1, "--final-seeds", 1, "--output", tmp_path / "short")
+    typed = [*TINY, "algo.learning_rate_schedule=linear", *options]
+    call(monkeypatch, *typed, "--finalists", 1, "--final-seeds", 1, "--output", tmp_path / "short")
     steps = {
         place: json.loads((tmp_path / "short" / place / "summary.json").read_text())["env_steps"]
         for place in ("groups/0000_0001", "finalists")
     }
     assert steps == {"groups/0000_0001": 64, "finalists": 128}
     assert yaml.safe_load((tmp_path / "short" / "best.yaml").read_text())["total_env_steps"] == 128
+    trial = rows(tmp_path / "short" / "trials.csv")[0]
+    course = rows(tmp_path / "short" / "groups" / "0000_0001" / "trial_0000" / "metrics.csv")
+    rates = [float(row["losses/learning_rate"]) for row in course]
+    assert trial["state"] == "complete" and trial["evaluations"] == "2"
+    assert rates[1] == pytest.approx(0.75 * rates[0]) and rates[0] == pytest.approx(float(trial[RATE]))
 
 
 @pytest.fixture
@@ -210,7 +220,7 @@ def test_asked_values_lie_in_the_space_and_are_asked_again_after_a_restart(study
 def test_trials_are_judged_together_by_the_means_of_their_seeds(study):
     spec = SimpleNamespace(judged_by=lambda _learners: "score")
     program = SimpleNamespace(env=SimpleNamespace(spec=spec), agents={})
-    watch = TrialWatch(program, study, SearchSettings(objective="last", pruner="median"), evaluations=4)
+    watch = TrialWatch(program, study, SearchSettings(objective="last", pruner="median"), 8, 2)
     trials = study.ask()
     names = [trial_groups.name_trial(trial) for trial in trials]
     watch.begin(trials, [Member(f"{name}_{s}", name, None, {}) for name in names for s in (0, 1)])
@@ -231,7 +241,7 @@ def test_trials_are_judged_together_by_the_means_of_their_seeds(study):
     assert watch.courses[names[0]] == pytest.approx([1, 4]) and watch.pruned == {names[2]}
     watch.conclude([f"{names[3]}_1"])
     assert [trial.state.name for trial in study.finished()] == ["COMPLETE", "COMPLETE", "PRUNED", "FAIL"]
-    assert [trial.value for trial in study.best(3)] == [pytest.approx(4)]
+    assert [trial.value for trial in study.best(3)] == pytest.approx([4, 3])
 
 
 def test_courses_and_shares():
