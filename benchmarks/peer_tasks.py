@@ -3,7 +3,7 @@
     python benchmarks/peer_tasks.py [spread spread_mappo spread_vdn spread_vdn_hidden spread_vdn_next
         spread_iql spread_qmix spread_pqn 3m 3m_mappo 3m_qmix 2s3z 2s3z_mappo pendulum]
         [--seeds 5] [--steps N] [--turns 1] [--peer-python PATH --peer-scripts FOLDER] [--write FILE]
-        [--ours algo.optimizer=adam ...]
+        [--ours algo.optimizer=adam ...] [--theirs alg.HIDDEN_SIZE=128 ...]
 
 Ours are the tuning files of `conf/tuning/jaxmarl` and `conf/tuning/brax`, seeds as one vmapped program; of
 value learners the settings below.
@@ -420,12 +420,14 @@ def main() -> None:
     parser.add_argument("--peer-python")
     parser.add_argument("--peer-scripts", type=Path)
     parser.add_argument("--ours", nargs="*", default=[], metavar="KEY=VALUE", help="more overrides of ours")
+    parser.add_argument("--theirs", nargs="*", default=[], metavar="KEY=VALUE", help="and of their script")
     parser.add_argument("--write", type=Path, help="file for all measurements, as JSON")
     given = parser.parse_args()
     table = Table("task", "side", "score: mean (range) of seeds", "steps/s", "compile s")
     rows = []
     for name in given.names or TASKS:
-        task = TASKS[name]._replace(ours=(*TASKS[name].ours, *given.ours))
+        task = TASKS[name]
+        task = task._replace(ours=(*task.ours, *given.ours), theirs=(*task.theirs, *given.theirs))
         for turn in range(given.turns):
             sides = {"ours": partial(measure_ours, task, given.seeds, given.steps)}
             if given.peer_python:
