@@ -103,12 +103,13 @@ class TrialWatch(CourseWatch):
         self._trials = {name_trial(trial): trial for trial in trials}
         self.begin_courses(self._trials, members)
         self.pruned: set[str] = set()
+        self.ended = False
 
     @override
     def evaluated(self, updates: int, values: Mapping[str, Mapping[str, float]]) -> set[str]:
         """See `CourseWatch`. Trials are judged after all are reported, with those of earlier groups.
 
-        At its end every trial is left, so that trials shorter than a run are its first updates.
+        A group ends with its trials, so that trials shorter than a run are its first updates.
         """
         known = {name: len(course) for name, course in self.courses.items()}
         super().evaluated(updates, values)
@@ -124,8 +125,8 @@ class TrialWatch(CourseWatch):
         for name in pruned:
             self._study.tell_pruned(self._trials[name])
         self.pruned |= pruned
-        ended = self._members if updates >= self._updates else pruned
-        return {one for name in ended for one in self._members[name]}
+        self.ended = updates >= self._updates
+        return {one for name in pruned for one in self._members[name]}
 
     def _find_worse(self, reported: Mapping[str, float]) -> set[str]:
         """Names of the trials that are pruned after an evaluation with these values."""

@@ -65,7 +65,10 @@ class GroupWatch:
 
     Attributes:
       program: of all groups.
+      ended: whether the group ends now, before the last update of its runs.
     """
+
+    ended = False
 
     def __init__(self, program: Program):
         self.program = program

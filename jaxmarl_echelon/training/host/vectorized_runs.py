@@ -223,8 +223,10 @@ class RunGroup(RunLoop):
 
     @override
     def is_over(self):
-        """Whether no member is left that is reported."""
-        return self.watch is not None and len(self.left | self.diverged) == len(self.members)
+        """Whether the watch ends the group, or has no member left that is reported."""
+        if self.watch is None:
+            return False
+        return self.watch.ended or len(self.left | self.diverged) == len(self.members)
 
     def _save_member(self, state, index, names):
         """Saves one member's state under each name, unless it has diverged."""

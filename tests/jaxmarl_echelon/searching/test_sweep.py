@@ -151,12 +151,8 @@ def test_finalists_are_trained_again_for_a_whole_run_with_other_seeds(monkeypatc
     for row in finals:
         mine = [one for one in members if one["variant"] == row["trial"]]
         assert [one["seed"] for one in mine] == ["1", "2", "3"] and {one[RATE] for one in mine} == {row[RATE]}
-        courses = [
-            [float(one["avg_reward"]) for one in rows(folder / "finalists" / member["member"] / "eval.csv")][
-                1:
-            ]
-            for member in mine
-        ]
+        tables = [rows(folder / "finalists" / member["member"] / "eval.csv") for member in mine]
+        courses = [[float(one["avg_reward"]) for one in table[1:]] for table in tables]
         assert float(row["value"]) == pytest.approx(max(map(sum, zip(*courses, strict=True))) / 3)
         assert float(row["trial_value"]) == float(trials[row["trial"]]["value"])
     assert float(finals[0]["value"]) >= float(finals[1]["value"])
@@ -185,6 +181,9 @@ def test_trials_may_be_the_first_part_of_a_run(monkeypatch, tmp_path):
     trial = rows(tmp_path / "short" / "trials.csv")[0]
     course = rows(tmp_path / "short" / "groups" / "0000_0001" / "trial_0000" / "metrics.csv")
     rates = [float(row["losses/learning_rate"]) for row in course]
+    for name in ("trial_0000", "trial_0001"):
+        saved = tmp_path / "short" / "groups" / "0000_0001" / name / "checkpoints"
+        assert (saved / "latest").read_text().strip() == "step_000000000064"
     assert trial["state"] == "complete" and trial["evaluations"] == "2"
     assert rates[1] == pytest.approx(0.75 * rates[0]) and rates[0] == pytest.approx(float(trial[RATE]))
 
