@@ -85,6 +85,14 @@ def test_mixtures_never_fall_as_a_value_rises():
     assert (of_state < 0).any() and (of_state > 0).any()
 
 
+def test_mixtures_begin_near_zero_for_states_of_any_scale():
+    """Positions in SMAX reach 32: a first value of 40 where returns are 20 never fell in training."""
+    mixer, noise = MonotonicMixer(64, (256,)), np.random.default_rng(0)
+    values, state = np.float32(noise.standard_normal((50, 3))), np.float32(noise.uniform(-32, 32, (50, 75)))
+    mixed = jax.jit(lambda key: mixer.init_with_output(key, values, state)[0])(jax.random.key(0))
+    assert 0 < np.abs(mixed).max() < 1.0
+
+
 ALIVE = np.array([[True, True], [True, False], [False, False], [True, True]])
 LATER = np.array([[True, True], [True, False], [False, False], [False, False]])
 
