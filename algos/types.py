@@ -170,6 +170,8 @@ class Transition(struct.PyTreeNode):
       success: `[E, A]` bool; the episode ended here with a success of the agent's role.
       alive: `[E, A]` bool; the agent acted in this step and learns from it.
       context, next_context: what else is known at `obs` and `next_obs`; None if nothing is.
+      waits: `[E, A]` bool; an earlier decision of the agent, or this one, waits for delayed rewards and is
+        passed later; None for none.
     """
 
     obs: PyTree
@@ -182,6 +184,7 @@ class Transition(struct.PyTreeNode):
     alive: jax.Array
     context: Context | None = None
     next_context: Context | None = None
+    waits: jax.Array | None = None
 
 
 class Block(NamedTuple):

@@ -1,7 +1,7 @@
 """Tasks of JaxMARL and brax: our training at their published settings, and their own, in turns.
 
     python benchmarks/peer_tasks.py [spread spread_mappo spread_vdn spread_vdn_hidden spread_vdn_next
-        spread_iql spread_qmix spread_pqn 3m 3m_mappo 3m_qmix 2s3z 2s3z_mappo pendulum]
+        spread_iql spread_qmix spread_pqn 3m 3m_mappo 3m_iql 3m_qmix 2s3z 2s3z_mappo pendulum]
         [--seeds 5] [--steps N] [--turns 1] [--peer-python PATH --peer-scripts FOLDER] [--write FILE]
         [--ours algo.optimizer=adam ...] [--theirs alg.HIDDEN_SIZE=128 ...]
 
@@ -124,8 +124,8 @@ def battle(scenario: str, central: bool) -> Task:
     )
 
 
-# QMIX in battles; about `num_envs` see `SPREAD_REPLAY`.
-BATTLE_QMIX = {
+# Value learners in battles; about `num_envs` see `SPREAD_REPLAY`.
+BATTLE_VALUES = {
     "num_envs": "256",
     "eval_episodes": "512",
     "algo.horizon": "128",
@@ -133,20 +133,28 @@ BATTLE_QMIX = {
     "algo.normalize_observation": "false",
     "algo.reward_scale": "10",
     "algo.optimizer": "radam",
-    "algo.team_reward": "mean",
-    "algo.batch_size": "32",
     "algo.learning_rate": "5e-5",
     "algo.max_grad_norm": "10",
-    "algo.learning_starts": "10000",
     "algo.tau": "1",
     "algo.target_period": "80",
     "algo.widths": "[512]",
     "algo.core.kind": "gru",
     "algo.core.width": "512",
     "algo.replay.sequence": "128",
+}
+BATTLE_QMIX = BATTLE_VALUES | {
+    "algo.team_reward": "mean",
+    "algo.batch_size": "32",
+    "algo.learning_starts": "10000",
     "algo.replay.capacity": "640000",
     "algo.mixing_width": "64",
     "algo.hyper_widths": "[256]",
+}
+# Independent learners count decisions of agents, of which there are three in `3m`.
+BATTLE_IQL = BATTLE_VALUES | {
+    "algo.batch_size": "96",
+    "algo.learning_starts": "30000",
+    "algo.replay.capacity": "1920000",
 }
 
 # Value learners in `spread`: what their settings have in common.
@@ -265,7 +273,9 @@ def battle_values(scenario: str, algorithm: str, script: str, config: str, ours:
     task = value_task(env, algorithm, script, config, ours, (f"alg.MAP_NAME={scenario}",))
     measure = "train/success_rate", "test_returned_won_episode"
     # Their learning rate is constant here.
-    return task._replace(measure=measure, agents=1, shares=REPLAY_SHARES[:1])
+    key, share = REPLAY_SHARES[0]
+    agents = 3 if algorithm == "dqn" else 1
+    return task._replace(measure=measure, agents=1, shares=((key, agents * share),))
 
 
 TASKS = {
@@ -302,6 +312,7 @@ TASKS = {
     "spread_pqn": spread("pqn", "pqn_vdn_ff", "pqn_vdn_ff_mpe", SPREAD_PQN),
     "3m": battle("3m", central=False),
     "3m_mappo": battle("3m", central=True),
+    "3m_iql": battle_values("3m", "dqn", "iql_rnn", "ql_rnn_smax", BATTLE_IQL),
     "3m_qmix": battle_values("3m", "qmix", "qmix_rnn", "ql_rnn_smax", BATTLE_QMIX),
     "2s3z": battle("2s3z", central=False),
     "2s3z_mappo": battle("2s3z", central=True),

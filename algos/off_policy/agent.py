@@ -97,6 +97,7 @@ class ReplayLearner(OffPolicySettings):
         critic_shape: tuple[int, ...] | None = None,
         team: int = 1,
         late: bool = False,
+        turns: bool = False,
         observation_dtype: DTypeLike = jnp.float32,
     ) -> Replay:
         """Builds the replay of one shard of the agent that `make` builds from the same arguments.
@@ -107,8 +108,9 @@ class ReplayLearner(OffPolicySettings):
           observation_shape, action, samples, shards, blocks, critic_shape, team: as for `make`.
           episode_limit: largest number of decisions of an episode.
           goal: access to goals in observations, for hindsight.
-          late: whether rewards are delayed: agents receive them while they wait, so that consecutive
-            decisions of an agent are not consecutive steps.
+          late: whether rewards are delayed: agents receive them while they wait.
+          turns: whether agents decide in turn, so that consecutive decisions of an agent are not consecutive
+            steps.
           observation_dtype: dtype of the environment's observations; the replay stores integers unchanged.
         """
         del blocks
@@ -124,9 +126,13 @@ class ReplayLearner(OffPolicySettings):
             raise ValueError(f"replay.hindsight_ratio={ratio}: must be 0 with algo={self.NAME}")
         if not self.remembers and self.replay.sequence > 1:
             raise ValueError(f"replay.sequence={self.replay.sequence}: must be 1 without a recurrent core")
-        for key, plain in (("n_step", 1), ("sequence", 1), ("hindsight_ratio", 0.0)):
-            if late and (value := getattr(self.replay, key)) != plain:
-                raise ValueError(f"algo.replay.{key}={value}: must be {plain:g} with delayed rewards")
+        for key, plain, refused, reason in (
+            ("n_step", 1, turns, "in turn-based games"),
+            ("sequence", 1, turns, "in turn-based games"),
+            ("hindsight_ratio", 0.0, late, "with delayed rewards"),
+        ):
+            if refused and (value := getattr(self.replay, key)) != plain:
+                raise ValueError(f"algo.replay.{key}={value}: must be {plain:g} {reason}")
         if self.batch_size % shards:
             raise ValueError(f"batch_size={self.batch_size}: must be a multiple of shards={shards}")
         try:

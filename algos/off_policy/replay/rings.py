@@ -183,8 +183,8 @@ def init_ring(
 def store_step(ring: Ring, step: Transition) -> tuple[Ring, StoredPositions]:
     """Stores one step of the rows that are alive; the other rows are unchanged.
 
-    In a row that is not alive, the newest transition becomes the last of its window, so that later
-    transitions do not continue it. The episode goes on until a boundary: agents may wait between decisions.
+    In a row that is neither alive nor waits, the newest transition becomes the last of its window, so that
+    later transitions do not continue it. The episode goes on until a boundary.
 
     Args:
       ring: N rows.
@@ -199,6 +199,8 @@ def store_step(ring: Ring, step: Transition) -> tuple[Ring, StoredPositions]:
     row = jnp.arange(ring.count.shape[0])
     slot = jnp.where(step.alive, ring.cursor, ring.slots)
     ends = step.boundary | step.alive & (step.discount == 0)
+    waits = False if step.waits is None else step.waits
+    judged = jnp.where(step.alive, ring.cursor, jnp.where(waits, ring.slots, ring.newest))
 
     def write(buffer, value):
         return buffer.at[row, slot].set(value.astype(buffer.dtype), mode="drop")
@@ -211,7 +213,7 @@ def store_step(ring: Ring, step: Transition) -> tuple[Ring, StoredPositions]:
         next_obs=write(ring.next_obs, step.next_obs),
         context=jax.tree.map(write, ring.context, step.context),
         next_context=jax.tree.map(write, ring.next_context, step.next_context),
-        last=ring.last.at[row, jnp.where(step.alive, ring.cursor, ring.newest)].set(ends | ~step.alive),
+        last=ring.last.at[row, judged].set(ends | ~step.alive, mode="drop"),
         cursor=(ring.cursor + step.alive) % ring.slots,
         count=jnp.minimum(ring.count + step.alive, ring.slots),
         begins=ends | ring.begins & ~step.alive,

@@ -282,6 +282,8 @@ class RunConfig:
         ends_with_team = self.env.spec.ends_with_team and team == role.size
         if self.env.spec.late and not ends_with_team:
             sizes["late"] = True
+        if self.env.spec.turns:
+            sizes["turns"] = True
         if name in self.env.language:
             sizes["language"] = make_answer_task(self.env.language[name])
         if self.shards > 1:

@@ -99,6 +99,7 @@ def settle_pending(
         reward=reward,
         discount=elapsed * transition.discount,
         alive=begun & ~goes_on & ~unknown,
+        waits=begun & goes_on,
     )
     return Pending(obs, action, reward, begun & goes_on, gamma * elapsed), complete
 

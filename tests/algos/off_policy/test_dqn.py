@@ -269,6 +269,13 @@ def test_sequences_need_a_memory():
         make(DQNConfig(**TINY, replay={"sequence": 4}), SIZES, F)
 
 
+@pytest.mark.parametrize("key", ["n_step", "sequence"])
+def test_windows_need_consecutive_decisions(key):
+    core = {"kind": "gru" if key == "sequence" else "none"}
+    with pytest.raises(ValueError, match=f"replay.{key}=4: must be 1 in turn-based games"):
+        make(DQNConfig(**TINY, core=core, replay={key: 4}), SIZES, F, late=True, turns=True)
+
+
 def test_memories_read_sets_of_entities():
     """Two rows of two numbers, normalised; the memory's shape is that of the sequences, not of the rows."""
     config = DQNConfig(

@@ -12,6 +12,8 @@ import pytest
 from marked import thorough
 from probes import ROLE
 
+from algos.off_policy.dqn import DQNConfig
+from algos.off_policy.replay.rings import make_windows, read_samples, read_sequences
 from algos.off_policy.sac import SACConfig
 from algos.on_policy import sample_epochs, segment_epochs
 from algos.on_policy.a2c import A2CConfig
@@ -280,6 +282,38 @@ def test_successes_are_kept_whole_of_agents_that_wait_for_the_end():
     assert trained.replay.successes.ring.count.item() == 4 * 2 * sum(env.lives)
 
 
+def stored_by_waiting_agents(replay, core):
+    """The replay of three episodes in which agents decide 1, 3 and 5 times and then wait to the end."""
+    algo = DQNConfig(horizon=15, learning_starts=10_000, batch_size=16, replay=replay, core=core, widths=(8,))
+    program = make_program(run_of(probes.Unequal(), replace(algo, gamma=probes.Unequal.gamma)))
+    trained = jax.jit(lambda key: program.update(program.init(key))[0].policies[ROLE])(jax.random.key(0))
+    ring = trained.replay.ring
+    np.testing.assert_array_equal(ring.count.reshape(-1, 3), 3 * probes.Unequal.lives[None].repeat(4, 0))
+    return ring, jnp.arange(ring.count.size), jnp.zeros(ring.count.size, jnp.int32)
+
+
+def test_sequences_go_on_over_decisions_that_wait():
+    """What an agent sees is its value, so that targets by the next observation equal the observation."""
+    replay = {"capacity": 600, "sequence": 8}
+    ring, row, slot = stored_by_waiting_agents(replay, {"kind": "gru", "width": 4})
+    one = read_sequences(ring, row, slot, 8, None, None, probes.Unequal.gamma)
+    decided = np.minimum(ring.count, 8)
+    np.testing.assert_array_equal(one.inside.sum(-1), decided)
+    target = one.reward + one.discount * one.next_obs[..., 0]
+    np.testing.assert_allclose(np.where(one.inside, target - one.obs[..., 0], 0.0), 0.0, atol=1e-5)
+    lives = np.tile(probes.Unequal.lives, 4)[:, None]
+    begins = (np.arange(9) % lives == 0) & (np.arange(9) > 0) & (np.arange(9) < decided[:, None])
+    np.testing.assert_array_equal(np.where(np.arange(9) < decided[:, None], one.reset, False), begins)
+
+
+def test_several_steps_go_on_to_decisions_that_wait():
+    ring, row, slot = stored_by_waiting_agents({"capacity": 600, "n_step": 4}, {"kind": "none"})
+    window = make_windows(ring, row, slot, 4, probes.Unequal.gamma)
+    np.testing.assert_array_equal(window.inside.sum(-1).reshape(-1, 3), [[1, 3, 4]] * 4)
+    one = read_samples(ring, window, None, None)
+    np.testing.assert_allclose(one.reward + one.discount * one.next_obs[:, 0], one.obs[:, 0], atol=1e-5)
+
+
 def test_settling_keeps_one_decision_per_agent():
     def one(reward, alive, obs):
         values = jnp.full((1, 1), reward, jnp.float32)
@@ -299,11 +333,11 @@ def test_settling_keeps_one_decision_per_agent():
     pending = transitions.Pending(none[..., None], none[..., None], none, no, none)
     settle = functools.partial(transitions.settle_pending, gamma=0.5)
     pending, first = settle(pending, one(1.0, True, 5.0), ~no)
-    assert not first.alive.any() and pending.waits.all()
+    assert not first.alive.any() and pending.waits.all() and first.waits.all()
     pending, second = settle(pending, one(2.0, False, 6.0), ~no)
     assert not second.alive.any() and pending.waits.all()
     pending, third = settle(pending, one(4.0, False, 7.0), no)
-    assert third.alive.all() and not pending.waits.any()
+    assert third.alive.all() and not pending.waits.any() and not third.waits.any()
     assert [x.item() for x in (third.reward, third.obs, third.next_obs)] == [1 + 0.5 * 2 + 0.25 * 4, 5.0, 8.0]
     assert third.discount.item() == 0.25
     pending, fourth = settle(pending, one(8.0, True, 9.0), no)
