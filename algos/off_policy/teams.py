@@ -25,8 +25,8 @@ from algos.off_policy.replay.rings import ReplayRowLayout
 from algos.types import ActionSpec, Context, ObservationSpec, PyTree, Transition
 
 TEAM_REWARDS = ("sum", "mean")
-# Small, so that mixtures begin near 0 whatever the scale of states is: values that begin far above all returns
-# keep themselves up through the targets. That of JaxMARL's `qmix_rnn.py`.
+# Small, so that mixtures begin near 0 whatever the scale of states is: values that begin far above all
+# returns keep themselves up through the targets. That of JaxMARL's `qmix_rnn.py`.
 HYPER_GAIN = 0.001
 
 
