@@ -193,7 +193,9 @@ class TimeStep(struct.PyTreeNode):
       over: scalar bool; the environment must be reset before the next step.
       info: named arrays, with the same keys after every reset and step: the entries of `EnvSpec.results`,
         scalars or per agent `[A]`, and any further scalars.
-      present: `[A]` bool; the slot is filled. Defaults to `alive` for omitted roles.
+      present: `[A]` bool; the slot is filled. Defaults to `alive` for omitted roles. With `EnvSpec.late`, an
+        agent that is truncated without being present has left the game before: no value is bootstrapped
+        from an action of it, as learners with a replay do.
       begins: `[A]` bool; a new trajectory of this slot begins here, within the episode; the slot's previous
         trajectory, if any, terminated in this step or before. Defaults to False for omitted roles.
       critic_obs: `[A, ...]` privileged observations of critics, for roles with a `critic_observation`.

@@ -139,8 +139,9 @@ class BatchTransition(struct.PyTreeNode):
         the transition can be used for learning.
       waited: per role `[E, A]` bool; the agent did not act, but its trajectory continues: its reward is
         credited to its last decision. Empty unless `EnvSpec.late`.
-      cut_while_out: per role `[E, A]` bool; the episode was cut in a state in which the agent does not act,
-        although its trajectory continued. Empty unless `EnvSpec.late`, and where nothing can be cut.
+      cut_while_out: per role `[E, A]` bool; the episode was cut, or truncated by the environment, in a state
+        in which the agent does not act, although its trajectory continued. Empty unless `EnvSpec.late`, and
+        where nothing can be cut for roles without `TimeStep.present`.
       reset_next: `[E]` bool; the environment was reset after this step, for any reason.
       finished: results of the episodes that ended.
       quarantined: `[E]` bool; discarded because of a non-finite value.
@@ -246,10 +247,14 @@ def step_episodes(
     acted = {role: alive & ~idle[:, None] for role, alive in previous.alive.items()}
     waited = {role: flag & ~idle[:, None] for role, flag in awaiting_reward(env.spec, before).items()}
     finished = _finish_episodes(env.spec, sums, time, drawn.tags, time.over & ~quarantined)
-    cut_while_out = {}
+    cut_while_out = {
+        role: time.truncated[role] & ~there for role, there in time.present.items() if env.spec.late
+    }
     if cut is not None:
         cuts, waits = cut & ~time.over, awaiting_reward(env.spec, Running(state, time, sums))
-        cut_while_out = {role: cuts[:, None] & flag for role, flag in waits.items()}
+        cut_while_out = {
+            role: cut_while_out.get(role, False) | (cuts[:, None] & flag) for role, flag in waits.items()
+        }
         time = _truncate(time, cuts, waits)
 
     begin = partial(_begin_episodes, env, key_reset, draw)

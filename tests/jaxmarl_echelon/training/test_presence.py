@@ -89,6 +89,17 @@ def run_of(env, algo, updates=3, num_envs=4, **changes):
     )
 
 
+class CutShort(Steered):
+    """Truncated by its own limit after one step instead of going on; the second agent goes out in it."""
+
+    horizon = 1
+
+    def _show(self, state, params, reward, terminated, truncated):
+        time = super()._show(state, params, reward, truncated, terminated)
+        there = jnp.array([True, False]) | ~time.over
+        return time.replace(present={ROLE: there})
+
+
 class Broken(Steered):
     """Truncated after four steps instead of ended."""
 
@@ -258,6 +269,15 @@ def test_a_replay_drops_decisions_after_which_their_agent_is_out_and_cut_at_once
     np.testing.assert_array_equal(alive[:, :, 0], True)
     assert alive[:, :, 1].any() and not (discount > 0)[:, :, 1][alive[:, :, 1]].any()
     assert not acts[:, :, 1].any()  # nor does a team count it
+
+
+@pytest.mark.parametrize("stagger", [False, True])
+def test_a_replay_drops_decisions_after_which_their_agent_is_out_at_a_limit(monkeypatch, stagger):
+    """Whether episodes can be cut (`stagger`) or not, the environment's own limit is the same."""
+    names = ("alive", "discount", "next_context.alive")
+    alive, discount, acts = given_to_a_replay(CutShort(), monkeypatch, names, stagger=stagger)
+    assert alive[:, :, 0].all() and acts[:, :, 0].all() and (discount > 0).all()
+    assert not alive[:, :, 1].any() and not acts[:, :, 1].any()  # neither it nor a team bootstraps from it
 
 
 def test_a_replay_is_told_where_memories_are_empty(monkeypatch):

@@ -119,6 +119,9 @@ class JaxMARL(Environment):
             role: jnp.broadcast_to(finished, own.shape) if self.spec.late else own | finished
             for role, own in gone.items()
         }
+        truncated = {role: over & ~own for role, own in terminated.items()}
+        # Who has ended by the step of the time limit has no action to bootstrap from.
+        present = {role: ~(own & truncated[role]) for role, own in gone.items()}
         return TimeStep(
             obs={
                 role.name: cast_array(self._stack(obs, role.name), role.observation.dtype)
@@ -126,12 +129,12 @@ class JaxMARL(Environment):
             },
             reward=self._by_role(rewards, jnp.float32),
             terminated=terminated,
-            truncated={role: over & ~own for role, own in terminated.items()},
+            truncated=truncated,
             alive={role: ~own & ~over for role, own in gone.items()},
             action_mask=self._legal(state),
             over=over,
             info=self._info(state, over),
-            present={role: jnp.ones_like(own) for role, own in gone.items()} if self.spec.late else {},
+            present=present if self.spec.late else {},
             critic_obs=self._critic_obs(obs, state) if self._central else {},
         )
 

@@ -132,6 +132,24 @@ def test_battles_end_with_a_team_and_are_cut_by_the_clock():
     assert "lost" in found
 
 
+def test_who_is_dead_at_the_limit_of_a_battle_is_no_longer_present():
+    """In the last step of 60, of which the limit is the end; before it, all are."""
+    env = battle()
+    state, _ = jax.eval_shape(env.reset, jax.random.key(0), {})
+    state = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), state)
+    left = jnp.array([True, False, True, False, True, False])
+    state = state.replace(state=state.state.replace(unit_alive=left))
+    agents, obs = (*env._env.agents, "__all__"), dict.fromkeys(env._env.agents, jnp.zeros(0))
+    done = {agent: jnp.bool_(agent == "__all__" or not left[i]) for i, agent in enumerate(agents)}
+    for over in (False, True):
+        dones = done | {"__all__": jnp.bool_(over)}
+        time = env._show(
+            obs, state, dict.fromkeys(agents, 0.0), dones, find_ends("SMAX").ended(env._env, state, dones)
+        )
+        assert time.truncated["ally"].all() == over and not time.terminated["ally"].any()
+        np.testing.assert_array_equal(time.present["ally"], [True, not over, True])
+
+
 @pytest.mark.parametrize(
     ("allies", "enemies", "ended", "outcome"),
     [(1, 0, True, "won"), (0, 2, True, "lost"), (0, 0, True, "draw"), (2, 1, False, "time_limit")],
