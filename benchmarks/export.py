@@ -116,7 +116,11 @@ def closed_loop_table(arguments: argparse.Namespace, formats: list[str]) -> Tabl
         def seats(parts):
             own = program.controllers(parts, True)
             role = spec.role(program.role)
-            return own if policy is None else own | {role.name: make_exported_controller(policy, role)}
+            return (
+                own
+                if policy is None
+                else own | {role.name: make_exported_controller(policy, parts.env, role)}
+            )
 
         @jax.jit
         def evaluate(state, world):

@@ -12,6 +12,7 @@ from jaxmarl_echelon.training.acting.controllers import switch_controller
 from jaxmarl_echelon.training.acting.random_streams import Stream, stream_key
 
 EPISODES = 64
+GAME = [one for one in commands.TINY if not one.startswith("env.")]
 # A defender that drives off at once and fast: it crashes in most episodes, the attacker in others.
 FAST = [
     "env.max_steps=1500",
@@ -23,9 +24,9 @@ FAST = [
 ]
 
 
-def save_disturbed_run(folder, *overrides):
+def save_disturbed_run(folder, *overrides, given=commands.TINY):
     """Saves a checkpoint of an untrained policy with noise on all its numbers."""
-    config, choices = command_line.compose_config([*commands.TINY, *overrides])
+    config, choices = command_line.compose_config([*given, *overrides])
     state = commands.begin(folder, config, choices)
     rng = np.random.default_rng(0)
 
@@ -38,6 +39,30 @@ def save_disturbed_run(folder, *overrides):
     changed = state.replace(policies=policies)
     checkpoints.save_checkpoint(folder / "checkpoints", ("best_eval",), changed, facts | {"step": 1})
     return folder
+
+
+def test_a_policy_with_a_memory_remembers_each_seat_of_a_game_with_turns(tmp_path):
+    core = ["algo.core.kind=gru", "algo.core.width=8", "algo.sampling=sequential"]
+    run = save_disturbed_run(tmp_path / "run", "env=textgames/tictactoe", "algo=ppo", *core, given=GAME)
+    _, _, _, program, state = run_loading.load_run(str(run), "best_eval")
+    exported, role = je.load_policy(je.export_policy(run)), program.env.spec.role(program.role)
+
+    @jax.jit  # one program for both
+    def play(number):
+        def seats(parts):
+            both = [
+                program.controllers(parts)[role.name],
+                make_exported_controller(exported, parts.env, role),
+            ]
+            return {role.name: switch_controller(both, number)}
+
+        key = jax.random.key(0)
+        result = program.evaluate_with_controllers(seats, state.policies, state, key, episodes=EPISODES)
+        return result.length, result.episode_return
+
+    ours, theirs = (jax.device_get(play(number)) for number in (1, 0))
+    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+    assert np.unique(theirs[0]).size > 3
 
 
 @pytest.mark.thorough
@@ -60,7 +85,7 @@ def test_episodes_go_as_in_evaluations(tmp_path):
     def play(number, state, world):
         def seats(parts):
             acting = program.controllers(parts, True)
-            both = [acting[role.name], make_exported_controller(Counted(), role)]
+            both = [acting[role.name], make_exported_controller(Counted(), parts.env, role)]
             return acting | {role.name: switch_controller(both, number)}
 
         return program.evaluate_with_controllers(
