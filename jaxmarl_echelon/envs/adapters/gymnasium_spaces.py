@@ -21,13 +21,17 @@ def read_actions(where: str, actions: object, shape: tuple[int, ...], space: Spa
     """Returns actions of another library as an array of the space's dtype.
 
     Raises:
-      ValueError: one line, for another shape or something that is no number.
+      ValueError: one line, for another shape, something that is no number, or a choice that is no whole one.
     """
     try:
-        given = np.asarray(actions, space.dtype)
+        with np.errstate(invalid="ignore"):  # found below
+            given = np.asarray(actions, space.dtype)
     except (TypeError, ValueError):
         given = None
     if given is None or given.shape != shape:
         found = type(actions).__name__ if given is None else list(given.shape)
         raise ValueError(f"{where}={found}: must be numbers of shape {list(shape)}, in {space}")
+    raw = np.asarray(actions)
+    if not isinstance(space, Box) and raw.dtype.kind == "f" and (given != raw).any():
+        raise ValueError(f"{where}={raw[given != raw][0]}: must be whole numbers, in {space}")
     return given

@@ -1,5 +1,6 @@
 """Our environments for users of Gymnasium and Stable-Baselines3: one agent, all others inside."""
 
+import re
 from dataclasses import replace
 from functools import cache
 from importlib import metadata
@@ -293,6 +294,25 @@ def test_infos_tell_whether_the_slot_of_an_agent_is_filled():
         for _ in range(3):
             shown.append((one.step(0)[4]["alive"], *both.step(np.zeros(2, int))[4]["alive"]))
         assert shown == [(now,) * 3 for now in there]
+
+
+@gymnasium
+@pytest.mark.parametrize(
+    ("space", "given", "fault"),
+    [
+        (probes.Discrete(4), 1.7, "1.7"),
+        (probes.Discrete(4), np.float32("nan"), "nan"),
+        (probes.MultiDiscrete((3, 2)), [1.0, 0.5], "0.5"),
+    ],
+)
+def test_choices_must_be_whole_numbers(space, given, fault):
+    from jaxmarl_echelon.envs.adapters.gymnasium_spaces import read_actions
+
+    with pytest.raises(
+        ValueError, match=f"^action={fault}: must be whole numbers, in {re.escape(str(space))}$"
+    ):
+        read_actions("action", given, space.shape, space)
+    np.testing.assert_array_equal(read_actions("action", np.ones(space.shape), space.shape, space), 1)
 
 
 class Turns(Environment):
