@@ -62,7 +62,8 @@ class View(NamedTuple):
     Attributes:
       obs: `[E, N, *shape]`.
       reward: `[E, N]` float32.
-      terminated, truncated: `[E, N]` bool; a seat that is neither when its episode is over has terminated.
+      terminated, truncated: `[E, N]` bool; a seat that is neither when its episode is over has terminated;
+        so has, from the first step on, an empty one that cannot be filled later (`TimeStep.begins`).
       alive: `[E, N]` bool; acts in the coming decision.
       filled: `[E, N]` bool; the seat takes part in the episode now.
       mask: `[E, N, n]` bool, or None without masks.
@@ -287,8 +288,10 @@ def _view(spec: EnvSpec, role: str, indices: np.ndarray, running: Running) -> Vi
         return values[:, indices]
 
     terminated, truncated = take(time.terminated[role]), take(time.truncated[role])
+    # Who is not there, and cannot come later, has nothing to play for.
+    absent = jnp.zeros_like(terminated) if role in time.begins else ~take(sums.present[role])
     # An episode whose reset failed is over, but ends with its first step.
-    unmarked = (time.over & (sums.length > 0))[:, None] & ~truncated
+    unmarked = (time.over[:, None] | absent) & (sums.length > 0)[:, None] & ~truncated
     mask = time.action_mask.get(role)
     columns = []
     for name in result_names(spec, role):

@@ -297,6 +297,23 @@ def test_infos_tell_whether_the_slot_of_an_agent_is_filled():
 
 
 @gymnasium
+@pytest.mark.parametrize("mode", [None, "same_step", "next_step", "disabled"])
+def test_the_episode_of_an_agent_that_nobody_can_become_ends_at_once(mode):
+    """Of two agents the first takes part; the second never does, and gets nothing."""
+    env = probes.Absent()
+    idle = ScriptedPolicy(tuple, lambda _key, memory, _state, _params: (memory, jnp.zeros(2, jnp.int32)))
+    kind = {} if mode is None else {"num_envs": 1, "autoreset": mode}
+    for agent, ends in (("player_0", False), ("player_1", True)):
+        env_of_agent = je.to_gymnasium(env, agent=agent, controllers={probes.ROLE: idle}, **kind)
+        env_of_agent.reset(seed=0)
+        action = 0 if mode is None else np.zeros(1, int)
+        _, reward, terminated, truncated, infos = env_of_agent.step(action)
+        assert (np.ravel(terminated), np.ravel(truncated)) == (ends, False)
+        assert np.ravel(reward) == (0.0 if ends else 1.0)
+        assert ("success" in infos or "final_info" in infos) == ends
+
+
+@gymnasium
 @pytest.mark.parametrize(
     ("space", "given", "fault"),
     [
