@@ -19,9 +19,10 @@ from jaxmarl_echelon.selfplay.ratings import SYSTEMS, rating_system
 from jaxmarl_echelon.tracking.pool_plot import matrix_plot
 from jaxmarl_echelon.tracking.tables import break_headings
 from jaxmarl_echelon.training.acting.random_streams import Stream, stream_key
+from jaxmarl_echelon.training.config.build import same_arrays
 from jaxmarl_echelon.training.config.role_assignment import POOL, SHARED, has_learner
 from jaxmarl_echelon.training.config.run_config import RunConfig
-from jaxmarl_echelon.training.host.resume import find_differences
+from jaxmarl_echelon.training.host.resume import find_differences, shorten_text
 from jaxmarl_echelon.training.program import round_robin
 from jaxmarl_echelon.training.program.agents import acts_by_same_program
 from jaxmarl_echelon.training.program.program import Program
@@ -29,6 +30,8 @@ from jaxmarl_echelon.training.program.round_robin import MatchRoles
 
 # Folded into the seed's key, to separate the ratings' key from that of the games.
 RATED = 17
+# Beginnings of a curriculum's keys that can change the task that scores a run, not only its rewards.
+SCORED = ("evaluation", "verbs", "fire", "phases", "_target_")
 
 
 def parse_tournament_arguments() -> argparse.Namespace:
@@ -59,13 +62,15 @@ class Entrants(NamedTuple):
       policies: states for acting by name: the last learner's and those of some snapshots.
       program: the run's.
       sides: the opposing roles, and the agent of the policies.
-      task: the run's setting `env`.
+      config: the run's.
+      settings: the run's configuration as plain data.
     """
 
     policies: dict[str, PyTree]
     program: Program
     sides: MatchRoles
-    task: dict[str, Any]
+    config: RunConfig
+    settings: dict[str, Any]
 
 
 def load_entrants(path: str, checkpoint: str, snapshots: int) -> Entrants:
@@ -80,23 +85,43 @@ def load_entrants(path: str, checkpoint: str, snapshots: int) -> Entrants:
         past = list(run_loading.load_snapshots(folder, config, program, policy).items())
         chosen = np.unique(np.linspace(0, len(past) - 1, min(snapshots, len(past))).astype(int))
         found |= {f"{label} #{past[place][0]}": past[place][1] for place in chosen}
-    return Entrants(found, program, sides, facts["config"]["env"])
+    return Entrants(found, program, sides, config, facts["config"])
 
 
 def require_same_match(path: str, first: Entrants, other: Entrants) -> None:
     """Checks that the policies of two runs can meet in the first run's task.
 
     Raises:
-      ValueError: one line, if settings of the environment differ, or what the networks compute.
+      ValueError: one line, if settings of the environment differ, the tasks that score the runs, or what
+        the networks compute.
     """
-    for key, (ours, theirs) in find_differences(first.task, other.task, "env").items():
-        raise ValueError(f"{path}: {key}={theirs}: must be {ours}, as in the first run")
+    for key, (ours, theirs) in differing_task_settings(first, other).items():
+        wrong = f"{path}: {key}={shorten_text(theirs)}"
+        raise ValueError(f"{wrong}: must be {shorten_text(ours)}, as in the first run")
     role, agent = first.program.env.spec.role(first.sides.ours), first.sides.agent
     (policy, *_) = other.policies.values()
     if agent.digest != other.sides.agent.digest:
         raise ValueError(f"{path}: must be trained on the base model of the first run")
     if not acts_by_same_program(agent, other.sides.agent, policy, role):
         raise ValueError(f"{path}: must have a network of the first run's shape, activation and distribution")
+
+
+def differing_task_settings(first: Entrants, other: Entrants) -> dict[str, tuple[Any, Any]]:
+    """Returns `(first's, other's)` by key of settings by which games of two runs differ.
+
+    Curricula may differ where they score their runs on the same task, in the first run's environment, or
+    differ in rewards only.
+    """
+    if found := find_differences(first.settings["env"], other.settings["env"], "env"):
+        return found
+    env = first.program.env
+    courses = [one.config.curriculum(env) for one in (first, other)]
+    if same_arrays(*(course.evaluation(course.init()) for course in courses)):
+        return {}
+    found = find_differences(*(one.settings.get("curriculum") or {} for one in (first, other)))
+    return {
+        f"curriculum.{key}": pair for start in SCORED for key, pair in found.items() if key.startswith(start)
+    }
 
 
 def run_label(folder: Path) -> str:

@@ -118,23 +118,32 @@ def test_many_games_of_a_tournament_give_ratings_that_expect_their_scores(name):
 )
 def test_invalid_tournaments_are_rejected_before_any_game(given, message, monkeypatch, tmp_path):
     program = SimpleNamespace(env=kuhn.make())
-    monkeypatch.setattr(cli, "load_entrants", lambda *given: cli.Entrants({"run": ()}, program, None, {}))
+    monkeypatch.setattr(cli, "load_entrants", lambda *given: cli.Entrants({"run": ()}, program, *[None] * 3))
     monkeypatch.setattr("sys.argv", ["tournament", "run", "--output", str(tmp_path / "out"), *given])
     with pytest.raises(ValueError) as error:
         cli.main()
     assert str(error.value) == message and not list(tmp_path.iterdir())
 
 
-def entrants(task=None, controllers=None, env=None, **algo):
-    """A run's entrants, without a checkpoint."""
+class Paid(Duel):
+    """Curricula may change who is paid."""
+
+    def task_params(self, settings):
+        return self.default_params() | {"pay": jnp.float32(settings["pay"])}
+
+
+def entrants(task=None, controllers=None, env=None, scored=None, **algo):
+    """A run's entrants, without a checkpoint; `scored` are the settings `curriculum.evaluation`."""
     env = kuhn.make() if env is None else env
+    curriculum = partial(constant_curriculum, evaluation=scored)
     algo = PPOConfig(horizon=4, widths=(4,), num_minibatches=1, epochs=1, **algo)
     run = {"total_env_steps": 1000, "num_envs": 8, "controllers": controllers or {}}
-    config = RunConfig(env=env, algo=algo, curriculum=constant_curriculum, **run)
+    config = RunConfig(env=env, algo=algo, curriculum=curriculum, **run)
     program = make_program(config)
     sides = cli.opposing_sides(config, program)
     policy = sides.agent.policy_state(sides.agent.init(jax.random.key(0)))
-    return cli.Entrants({"last": policy}, program, sides, task or {"stake": 1.0})
+    settings = {"env": task or {"stake": 1.0}, "curriculum": {"evaluation": scored or {}}}
+    return cli.Entrants({"last": policy}, program, sides, config, settings)
 
 
 def test_policies_meet_only_if_the_first_run_can_play_them():
@@ -144,6 +153,17 @@ def test_policies_meet_only_if_the_first_run_can_play_them():
         cli.require_same_match("b", first, entrants(activation="relu"))
     with pytest.raises(ValueError, match="^b: env.stake=2.0: must be 1.0, as in the first run$"):
         cli.require_same_match("b", first, entrants({"stake": 2.0}))
+
+
+def test_policies_meet_only_if_their_runs_are_scored_on_one_task():
+    """Games are those of the first run's task; settings that mean the same task may differ."""
+    shared = {"env": Paid(), "controllers": {"red": "shared:blue"}}
+    first = entrants(**shared)
+    cli.require_same_match("b", first, entrants(scored={"pay": 1.0}, **shared))
+    with pytest.raises(ValueError, match="^b: curriculum.evaluation.pay=-1.0: must be nothing, as in the"):
+        cli.require_same_match("b", first, entrants(scored={"pay": -1.0}, **shared))
+    same = entrants(scored={"pay": -1.0}, **shared)
+    cli.require_same_match("b", same, same)
 
 
 @pytest.mark.parametrize("controller", ["learner", "pool:red"])

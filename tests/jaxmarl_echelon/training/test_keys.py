@@ -139,7 +139,7 @@ def test_games_of_finished_policies_have_a_stream_of_their_own(monkeypatch):
     loaded = (None, None, None, stub, Acting({}))
     monkeypatch.setattr(exploit.run_loading, "load_run", lambda *_: loaded)
     monkeypatch.setattr(exploit, "exploit_scores", lambda spec, chosen, finished: finished)
-    entrants = exploit.tournament.Entrants({"a policy": jnp.zeros(1)}, stub, None, {})
+    entrants = exploit.tournament.Entrants({"a policy": jnp.zeros(1)}, stub, *[None] * 3)
     monkeypatch.setattr(exploit.tournament, "load_entrants", lambda *_: entrants)
     monkeypatch.setattr(
         exploit, "play_round_robin", lambda _, sides, __, key, *___: jnp.tile(key_words(key), (2, 2, 1))
