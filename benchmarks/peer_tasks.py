@@ -434,6 +434,11 @@ def main() -> None:
     parser.add_argument("--theirs", nargs="*", default=[], metavar="KEY=VALUE", help="and of their script")
     parser.add_argument("--write", type=Path, help="file for all measurements, as JSON")
     given = parser.parse_args()
+    fixed = [name for name in given.names or TASKS if not TASKS[name].script]
+    if given.theirs and fixed:
+        parser.error(
+            f"--theirs={given.theirs[0]}: for tasks of JaxMARL; brax's training of {fixed[0]} is fixed"
+        )
     table = Table("task", "side", "score: mean (range) of seeds", "steps/s", "compile s")
     rows = []
     for name in given.names or TASKS:
