@@ -24,6 +24,8 @@ ALLOWED = f"{NOTATIONS} or a list of at least two values"
 # Digits of drawn values, so that they can be typed; of numbers near 1 those after the point.
 DIGITS = 6
 COMPLEMENT_DIGITS = 8
+# Least distance to 1: learners have float32, in which numbers as near as 3e-8 are 1 itself.
+LEAST_DISTANCE = 1e-7
 
 
 @dataclass(frozen=True)
@@ -81,9 +83,13 @@ def parse_dimension(key: str, given: Any) -> Dimension:
         low, high = (int(end) if kind == "integer" else float(end) for end in ends)
     except ValueError:
         raise ValueError(f"{where}: must be {ALLOWED}, with numbers") from None
-    positive, most = kind in ("log", COMPLEMENT), 1.0 if kind == COMPLEMENT else math.inf
-    if not low < high <= most or not math.isfinite(high - low) or (positive and low <= 0):
-        allowed = f"{'0 < ' if positive else ''}LOW < HIGH{' <= 1' if kind == COMPLEMENT else ''}"
+    allowed, inside = "LOW < HIGH", low < high and math.isfinite(high - low)
+    if kind == "log":
+        allowed, inside = f"0 < {allowed}", inside and low > 0
+    elif kind == COMPLEMENT:
+        allowed = f"{LEAST_DISTANCE} <= {allowed} <= 1"
+        inside = inside and low >= LEAST_DISTANCE and high <= 1
+    if not inside:
         raise ValueError(f"{where}: must be {kind}(LOW, HIGH) with {allowed}")
     return Dimension(kind, low, high)
 
