@@ -32,6 +32,7 @@ class LearnerSettings:
         number.
       replays: whether the algorithm learns from a replay after every decision, instead of from rollouts.
       privileged_critics: whether `make` takes `critic_shape`, the shape of privileged critic observations.
+      ACTIONS: kind of the actions that the algorithm needs, see `algos.types.ActionSpec`; None for any.
       teacher: path of the run whose policy is imitated, or `script:NAME` for a script of the environment;
         None without a teacher.
     """
@@ -41,6 +42,7 @@ class LearnerSettings:
     uses_advantages: ClassVar[bool] = True
     teams: ClassVar[bool] = False
     privileged_critics: ClassVar[bool] = False
+    ACTIONS: ClassVar[str | None] = None
     # Not a field: settings of algorithms that can imitate a teacher declare a field of this name.
     teacher: str | None = None
     horizon: int
@@ -54,6 +56,21 @@ class LearnerSettings:
     def segments(self) -> int:
         """Segments of each agent per rollout."""
         return 1
+
+    def require_task(self, action: ActionSpec, *, late: bool = False) -> None:
+        """Checks that the algorithm can learn actions of this kind, with delayed rewards if `late`.
+
+        Raises:
+          ValueError: one line, if it cannot.
+        """
+        name = getattr(self, "NAME", type(self).__name__)
+        if self.ACTIONS not in (None, action.kind):
+            raise ValueError(f"algo={name}: needs {self.ACTIONS} actions; these are {action.kind}")
+        if self.teams and late:
+            raise ValueError(
+                f"algo={name}: teams cannot learn from rewards after the end of all their agents; "
+                "needs algo=dqn"
+            )
 
     def traced(self) -> dict[str, tuple[float, float]]:
         """Returns names and bounds of the numbers that live in the learner's state."""

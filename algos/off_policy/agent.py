@@ -114,13 +114,7 @@ class ReplayLearner(OffPolicySettings):
           observation_dtype: dtype of the environment's observations; the replay stores integers unchanged.
         """
         del blocks
-        if action.kind != self.ACTIONS:
-            raise ValueError(f"algo={self.NAME}: needs {self.ACTIONS} actions; these are {action.kind}")
-        if self.teams and late:
-            raise ValueError(
-                f"algo={self.NAME}: teams cannot learn from rewards after the end of all their agents; "
-                "needs algo=dqn"
-            )
+        self.require_task(action, late=late)
         if self.teams and self.replay.hindsight_ratio:
             ratio = self.replay.hindsight_ratio
             raise ValueError(f"replay.hindsight_ratio={ratio}: must be 0 with algo={self.NAME}")

@@ -60,7 +60,7 @@ class ActionValueSettings(ReplayLearner):
       optimizer: one of `algos.optim.optimizers.VALUE_OPTIMIZERS`.
     """
 
-    ACTIONS: ClassVar[str] = "discrete"
+    ACTIONS: ClassVar[str | None] = "discrete"
     privileged_critics: ClassVar[bool] = True
     TRACED: ClassVar[dict[str, tuple[float, float]]] = ReplayLearner.TRACED | {
         "epsilon": (0.0, 1.0),

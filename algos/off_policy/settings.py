@@ -40,8 +40,7 @@ class OffPolicySettings(LearnerSettings):
 
     replays: ClassVar[bool] = True
     NAME: ClassVar[str]
-    # Kind of the action spaces in which the learner can act; see `algos.types.ActionSpec`.
-    ACTIONS: ClassVar[str] = "continuous"
+    ACTIONS: ClassVar[str | None] = "continuous"
     # Whether privileged observations of critics are used, where there are any.
     mixes_states: ClassVar[bool] = False
     # Whether n-step targets need the intermediate states.

@@ -46,6 +46,7 @@ class PQNConfig(RolloutLearner):
     """
 
     NAME: ClassVar[str] = "pqn"
+    ACTIONS: ClassVar[str | None] = "discrete"
     uses_advantages: ClassVar[bool] = False
     TRACED: ClassVar[dict[str, tuple[float, float]]] = RolloutLearner.TRACED | {
         "epsilon": (0.0, 1.0),
@@ -97,8 +98,7 @@ class PQNConfig(RolloutLearner):
 
     def networks(self, observation: ObservationSpec, action: ActionSpec) -> PolicyFunctions:
         """Builds the network of action values."""
-        if action.kind != "discrete":
-            raise ValueError(f"algo={self.NAME}: needs discrete actions; these are {action.kind}")
+        self.require_task(action)
         head = ValueLayer(action.sizes, self.dueling)
         layers = self.layers(observation, self.layer_norm)
         return make_action_values(head, self.widths, layers, observation.size, self.core)

@@ -137,6 +137,7 @@ class RunConfig:
                 where = f"controllers.{self.pooled}={self.controllers[self.pooled]}"
                 raise ValueError(f"{where}: a learner with a replay cannot play turn games against a pool")
         self._require_language()
+        self._require_tasks()
         self._require_league()
         self._require_credit()
         self._require_successes()
@@ -198,6 +199,13 @@ class RunConfig:
                     "transforms: a language learner without critic needs reward transforms, such as "
                     "transforms=clean; or algo.critic=head"
                 )
+
+    def _require_tasks(self) -> None:
+        """Checks that the learners can learn the actions of their roles, and from their rewards."""
+        for name, algo in self.algos.items():
+            # Without learners that need a kind, the environment may have spaces that only adapters know.
+            if algo.ACTIONS is not None:
+                algo.require_task(action_spec(self.env.spec.role(name).action), late=self._learns_late(name))
 
     def _require_league(self) -> None:
         """Checks that the learners can form a league."""
@@ -277,10 +285,7 @@ class RunConfig:
             "blocks": tuple(self.env.blocks.get(name, ())),
             "observation_dtype": role.observation.dtype,
         }
-        team = self._team(name) if self.algos[name].teams else None
-        # The episode ends with the last agent of a whole role, not with the only one of a smaller team.
-        ends_with_team = self.env.spec.ends_with_team and team == role.size
-        if self.env.spec.late and not ends_with_team:
+        if self._learns_late(name):
             sizes["late"] = True
         if self.env.spec.turns:
             sizes["turns"] = True
@@ -288,11 +293,17 @@ class RunConfig:
             sizes["language"] = make_answer_task(self.env.language[name])
         if self.shards > 1:
             sizes["shards"] = self.shards
-        if team is not None:
-            sizes["team"] = team
+        if self.algos[name].teams:
+            sizes["team"] = self._team(name)
         if role.critic_observation is not None:
             sizes["critic_shape"] = role.critic_observation.shape
         return (role.observation.shape, action_spec(role.action)), sizes
+
+    def _learns_late(self, learner: str) -> bool:
+        """Whether a learner is paid after the end of its agents, or of its team."""
+        # The episode ends with the last agent of a whole role, not with the only one of a smaller team.
+        whole = self.algos[learner].teams and self._team(learner) == self.env.spec.role(learner).size
+        return self.env.spec.late and not (whole and self.env.spec.ends_with_team)
 
     def _team(self, learner: str) -> int:
         """Agents of an environment that are learnt from together: those of the learner's own role alone."""

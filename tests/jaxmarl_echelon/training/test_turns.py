@@ -8,6 +8,7 @@ from flax import struct
 from marked import mark_others
 
 from algos.off_policy.sac import SACConfig
+from algos.off_policy.teams import VDNConfig
 from algos.on_policy import sample_epochs
 from algos.on_policy.ppo import PPOConfig
 from algos.on_policy.returns import gae
@@ -249,12 +250,13 @@ def test_an_invalid_answer_is_won_by_the_other_seats_last_decision():
             "turn-based games need one shared learner",
         ),
         (SACConfig(), {}, "algo=sac: needs continuous actions; these are discrete"),
+        (VDNConfig(), {}, "algo=vdn: teams cannot learn from rewards after the end of all their agents"),
         (PPOConfig(horizon=1), {}, "algo.horizon=1: nothing would be learnt"),
     ],
 )
 def test_unsupported_learners_are_refused_in_one_line(algo, changes, message):
     with pytest.raises(ValueError, match=message):
-        make_program(RunConfig(tictactoe.make(), algo, constant_curriculum, 1, num_envs=4, **changes))
+        RunConfig(tictactoe.make(), algo, constant_curriculum, 1, num_envs=4, **changes)
 
 
 def test_the_probe_game_keeps_the_contract_of_turns():
