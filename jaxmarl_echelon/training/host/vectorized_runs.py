@@ -330,8 +330,15 @@ class RunGroup(RunLoop):
             "train_seconds": round(self.progress.seconds, 2),
             "diverged": sorted(self.diverged),
             "variants": self._variants(),
-            "members": {r.folder.name: r.summary(status, self.compiled.seconds()) for r in self.records},
+            "members": {record.folder.name: self._member_summary(record, status) for record in self.records},
         }
+
+    def _member_summary(self, record: RunRecord, status: str) -> dict[str, Any]:
+        """Returns a member's summary; one that the watch took out was reported until its last evaluation."""
+        found = record.summary(status, self.compiled.seconds())
+        if record.folder.name in self.left:
+            found |= {"env_steps": record.evaluated_at, "updates": record.progress.evaluated}
+        return found
 
 
 def list_copies(lineage: Mapping[str, Any]) -> list[int]:

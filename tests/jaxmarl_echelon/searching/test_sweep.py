@@ -17,6 +17,7 @@ from jaxmarl_echelon.searching.studies import SearchSettings, Study, is_among_be
 from jaxmarl_echelon.searching.trial_groups import TrialWatch
 from jaxmarl_echelon.training.config import build, search_space
 from jaxmarl_echelon.training.host.group_members import Member
+from jaxmarl_echelon.training.host.run_record import RunProgress, RunRecord
 from jaxmarl_echelon.training.host.vectorized_runs import RunGroup
 
 RATE = "algo.learning_rate"
@@ -111,6 +112,21 @@ def test_no_last_checkpoint_is_saved_of_a_trial_that_was_pruned(monkeypatch, tmp
         group.records[0].progress = SimpleNamespace(updates=updates)
         group.save_last(None)
     assert saved == [(0, ["latest"])] * 2
+
+
+def test_the_summary_of_a_trial_that_was_pruned_ends_there(monkeypatch, tmp_path):
+    """Its place in the program trains on, to the group's end."""
+    group = object.__new__(RunGroup)
+    group.records = [object.__new__(RunRecord) for _ in range(2)]
+    for record, name, evaluated in zip(group.records, ("kept", "pruned"), (4, 1), strict=True):
+        record.folder, record.program = tmp_path / name, SimpleNamespace(steps_per_update=8)
+        record.progress = RunProgress(updates=4, evaluated=evaluated)
+    group.config, group.compiled = SimpleNamespace(steps_per_update=8), SimpleNamespace(seconds=lambda: 0.0)
+    group.left, group.diverged, group.reference_scores = {"pruned"}, set(), {}
+    monkeypatch.setattr(group, "_variants", list)
+    found = group.summary("finished")
+    ends = {name: (row["env_steps"], row["updates"]) for name, row in found["members"].items()}
+    assert ends == {"kept": (32, 4), "pruned": (8, 1)} and found["env_steps"] == 32
 
 
 @pytest.mark.needs("optuna")
