@@ -475,7 +475,12 @@ def swept(sources: Sources, config: DictConfig) -> float:
 
 
 def best_score(summary: Mapping[str, Any]) -> float:
-    """Returns the score of the best evaluation (the return, without a score); a mean over a group."""
+    """Returns the score of the best evaluation (the return, without a score); a mean over a group.
+
+    NaN if a member has diverged, whose best evaluation was before: such trials fail in our own searches, too.
+    """
+    if summary.get("diverged"):
+        return nan
     runs = summary.get("members", {"": summary}).values()
     return fmean(run["best"].get("best_eval", [nan])[0] for run in runs)
 

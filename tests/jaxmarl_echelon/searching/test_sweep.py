@@ -15,6 +15,7 @@ from jaxmarl_echelon.config_sources import Sources
 from jaxmarl_echelon.searching import best_settings, studies, trial_groups, trial_tables
 from jaxmarl_echelon.searching.studies import SearchSettings, Study, is_among_best, judge_course
 from jaxmarl_echelon.searching.trial_groups import TrialWatch
+from jaxmarl_echelon.train import best_score
 from jaxmarl_echelon.training.config import build, search_space
 from jaxmarl_echelon.training.host.group_members import Member
 from jaxmarl_echelon.training.host.run_record import RunProgress, RunRecord
@@ -257,6 +258,14 @@ def test_trials_are_judged_together_by_the_means_of_their_seeds(study):
     watch.conclude([f"{names[3]}_1"])
     assert [trial.state.name for trial in study.finished()] == ["COMPLETE", "COMPLETE", "PRUNED", "FAIL"]
     assert [trial.value for trial in study.best(3)] == pytest.approx([4, 3])
+
+
+@pytest.mark.parametrize(("diverged", "value"), [([], 0.5), (["seed_1"], math.nan)])
+def test_a_group_with_a_diverged_run_has_no_value_for_searching_sweepers(diverged, value):
+    """As in our own search; the best evaluation of that run was before."""
+    members = {name: {"best": {"best_eval": [best]}} for name, best in (("seed_0", 0.25), ("seed_1", 0.75))}
+    assert best_score({"diverged": diverged, "members": members}) == pytest.approx(value, nan_ok=True)
+    assert best_score(members["seed_1"]) == 0.75
 
 
 def test_courses_and_shares():
