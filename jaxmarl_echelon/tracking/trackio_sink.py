@@ -52,6 +52,10 @@ class TrackioSink(WandbSink):
             return contextvars.Context().run(start)
 
     @override
+    def _log(self, step: int, values: dict[str, Any]) -> None:
+        self._run.log(values, step=step)
+
+    @override
     def close(self) -> None:
         with redirect_stdout(io.StringIO()):
             super().close()

@@ -12,6 +12,9 @@ from jaxmarl_echelon.tracking.base import TABLES, RunInfo, Sink, Values, recall_
 
 # Type of a group's run of means, whose members' types are their variants.
 MEAN = "mean"
+# Metric with the environment steps of a row. W&B's own step of a row never falls: after a resume from an
+# earlier checkpoint all rows up to the step that was reached before would be dropped.
+STEPS = "env_steps"
 
 
 @take_defaults_from("tracking/wandb:sinks.wandb")
@@ -52,6 +55,7 @@ class WandbSink(Sink):
         self._mode = mode
         self._package: Any = None
         self._run: Any = None
+        self._step: int | None = None
 
     def for_member(self) -> "WandbSink":
         """See `Sink`."""
@@ -67,7 +71,7 @@ class WandbSink(Sink):
         wandb = self._package
         # Without an API key wandb would prompt for one below the dashboard and block the run.
         with without_prompts():
-            return wandb.init(
+            made = wandb.init(
                 project=self._project,
                 entity=self._entity,
                 mode=self._mode,
@@ -83,6 +87,9 @@ class WandbSink(Sink):
                 reinit="create_new",
                 settings=wandb.Settings(console="off", silent=self._mode == "offline"),
             )
+        if made is not None:
+            made.define_metric("*", step_metric=STEPS)
+        return made
 
     def _identity(self, run: RunInfo) -> str:
         """Returns the run's id, from its folder if it is resumed."""
@@ -94,11 +101,18 @@ class WandbSink(Sink):
     def write(self, namespace: str, step: int, values: Values) -> None:
         """See `Sink`."""
         if namespace not in TABLES:
-            self._run.log({f"{namespace}/{key}": value for key, value in values.items()}, step=step)
+            self._log(step, {f"{namespace}/{key}": value for key, value in values.items()})
 
     def media(self, step: int, name: str, path: Path) -> None:
         """See `Sink`; GIFs and MP4 files."""
-        self._run.log({name: self._package.Video(str(path))}, step=step)
+        self._log(step, {name: self._package.Video(str(path))})
+
+    def _log(self, step: int, values: dict[str, Any]) -> None:
+        """Adds values to the row of a step; a row ends where another step begins, or with the run."""
+        if self._step not in (None, step):
+            self._run.log({}, commit=True)
+        self._step = step
+        self._run.log({STEPS: step, **values}, commit=False)
 
     def close(self) -> None:
         """See `Sink`."""

@@ -14,8 +14,9 @@ class FakeWandb:
         self.runs = []
 
     def init(self, **given):
-        run = SimpleNamespace(given=given, rows=[], ended=0)
-        run.log = lambda values, step: run.rows.append((step, values))
+        run = SimpleNamespace(given=given, rows=[], ended=0, axes={})
+        run.log = lambda values, step=None, commit=True: run.rows.append((step, values))
+        run.define_metric = lambda name, step_metric: run.axes.update({name: step_metric})
         run.finish = lambda: setattr(run, "ended", run.ended + 1)
         self.runs.append(run)
         return run

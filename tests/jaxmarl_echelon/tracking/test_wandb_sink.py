@@ -64,6 +64,18 @@ def test_a_resumed_run_keeps_its_identity(tmp_path, no_network):
     assert (tmp_path / ID_FILE).read_text() == "abcd1234"
 
 
+def test_rows_of_a_run_that_goes_back_to_an_earlier_checkpoint_are_kept(tmp_path, no_network):
+    """W&B drops rows with a lower step than the last one: steps are a metric instead."""
+    sink = WandbSink()
+    sink.open(run_info(tmp_path))
+    for step, value in ((2000, 0.25), (2000, 0.5), (1000, 0.75)):
+        sink.write("train", step, {f"number_{value}": value})
+    sink.close()
+    (record,) = (tmp_path / "wandb").glob("offline-run-*/run-*.wandb")
+    written = wait_for(record, b"train/number_0.75")
+    assert written.count(b"env_steps") >= 3 and b"train/number_0.5" in written
+
+
 def test_unknown_modes_are_refused_before_anything_is_written():
     with pytest.raises(ValueError, match=r"tracking.sinks.wandb.mode=onlin: must be one of offline, online"):
         WandbSink(mode="onlin")
