@@ -1,7 +1,7 @@
 """Tasks of JaxMARL and brax: our training at their published settings, and their own, in turns.
 
     python benchmarks/peer_tasks.py [spread spread_mappo spread_vdn spread_vdn_hidden spread_vdn_next
-        spread_iql spread_qmix spread_pqn 3m 3m_mappo 3m_iql 3m_qmix 2s3z 2s3z_mappo pendulum]
+        spread_iql spread_qmix spread_pqn 3m 3m_mappo 3m_iql 3m_vdn 3m_qmix 2s3z 2s3z_mappo pendulum]
         [--seeds 5] [--steps N] [--turns 1] [--peer-python PATH --peer-scripts FOLDER] [--write FILE]
         [--ours algo.optimizer=adam ...] [--theirs alg.HIDDEN_SIZE=128 ...]
 
@@ -142,14 +142,13 @@ BATTLE_VALUES = {
     "algo.core.width": "512",
     "algo.replay.sequence": "128",
 }
-BATTLE_QMIX = BATTLE_VALUES | {
+BATTLE_VDN = BATTLE_VALUES | {
     "algo.team_reward": "mean",
     "algo.batch_size": "32",
     "algo.learning_starts": "10000",
     "algo.replay.capacity": "640000",
-    "algo.mixing_width": "64",
-    "algo.hyper_widths": "[256]",
 }
+BATTLE_QMIX = BATTLE_VDN | {"algo.mixing_width": "64", "algo.hyper_widths": "[256]"}
 # Independent learners count decisions of agents, of which there are three in `3m`.
 BATTLE_IQL = BATTLE_VALUES | {
     "algo.batch_size": "96",
@@ -313,6 +312,7 @@ TASKS = {
     "3m": battle("3m", central=False),
     "3m_mappo": battle("3m", central=True),
     "3m_iql": battle_values("3m", "dqn", "iql_rnn", "ql_rnn_smax", BATTLE_IQL),
+    "3m_vdn": battle_values("3m", "vdn", "vdn_rnn", "ql_rnn_smax", BATTLE_VDN),
     "3m_qmix": battle_values("3m", "qmix", "qmix_rnn", "ql_rnn_smax", BATTLE_QMIX),
     "2s3z": battle("2s3z", central=False),
     "2s3z_mappo": battle("2s3z", central=True),
