@@ -11,7 +11,7 @@ import pytest
 from duels import LIMIT, Duel
 from marked import mark_others
 
-from algos.off_policy.sac import SACConfig
+from algos.off_policy.dqn import DQNConfig
 from algos.on_policy.ppo import PPOConfig
 from algos.types import Rollout
 from jaxmarl_echelon.curricula.base import constant_curriculum
@@ -273,8 +273,8 @@ def test_wrong_transforms(given, message):
 
 def test_transforms_that_do_not_fit_the_run_are_rejected():
     run = {"total_env_steps": 100, "num_envs": 8, "transforms": TransformSettings(final=["WinDrawLoss"])}
-    with pytest.raises(ValueError, match="^algo=sac: blue learns from a replay; reward transforms"):
-        RunConfig(Duel(), SACConfig(), constant_curriculum, **run)
+    with pytest.raises(ValueError, match="^algo=dqn: blue learns from a replay; reward transforms"):
+        RunConfig(Duel(), DQNConfig(), constant_curriculum, **run)
     left = run | {"transforms": TransformSettings(final=["WinDrawLoss"], filter_opponent_invalid=True)}
     with pytest.raises(ValueError, match="^transforms.filter_opponent_invalid=true: no action of tic"):
         RunConfig(tictactoe.make(), ALGO, constant_curriculum, **left)
