@@ -91,6 +91,7 @@ def settle_pending(
     reward = elapsed * transition.reward + jnp.where(waited, pending.reward, 0.0)
     obs, action = older(pending.obs, transition.obs), older(pending.action, transition.action)
     begun, goes_on = acted | waited, out & ~transition.boundary
+    waits = begun & goes_on
     open_ended = waited if cut_while_out is None else waited | cut_while_out
     unknown = open_ended & out & transition.boundary & (transition.discount > 0)
     complete = transition.replace(
@@ -99,9 +100,9 @@ def settle_pending(
         reward=reward,
         discount=elapsed * transition.discount,
         alive=begun & ~goes_on & ~unknown,
-        waits=begun & goes_on,
+        waits=waits,
     )
-    return Pending(obs, action, reward, begun & goes_on, gamma * elapsed), complete
+    return Pending(obs, action, reward, waits, gamma * elapsed), complete
 
 
 def make_transition(env: Environment, role: str, moment: StepRecord, action: jax.Array) -> Transition:
