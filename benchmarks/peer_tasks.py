@@ -149,12 +149,10 @@ BATTLE_VDN = BATTLE_VALUES | {
     "algo.replay.capacity": "640000",
 }
 BATTLE_QMIX = BATTLE_VDN | {"algo.mixing_width": "64", "algo.hyper_widths": "[256]"}
-# Independent learners count decisions of agents, of which there are three in `3m`.
-BATTLE_IQL = BATTLE_VALUES | {
-    "algo.batch_size": "96",
-    "algo.learning_starts": "30000",
-    "algo.replay.capacity": "1920000",
-}
+# Agents of a battle.
+SIZES = {"3m": 3, "2s3z": 5}
+# Numbers that count an environment's decisions; those of independent learners count decisions of agents.
+COUNTS = ("algo.batch_size", "algo.learning_starts", "algo.replay.capacity")
 
 # Value learners in `spread`: what their settings have in common.
 SPREAD_VALUES = {
@@ -269,11 +267,14 @@ def spread(
 def battle_values(scenario: str, algorithm: str, script: str, config: str, ours: dict[str, str]) -> Task:
     """Returns a task of value learning in a battle of SMAX, scored by battles won."""
     env = "env=jaxmarl/HeuristicEnemySMAX", f"env.scenario={scenario}", "env.critic=state"
+    agents = SIZES[scenario] if algorithm == "dqn" else 1
+    ours = ours | {key: str(agents * int(ours[key])) for key in COUNTS if key in ours}
+    if algorithm == "dqn":
+        del ours["algo.team_reward"]
     task = value_task(env, algorithm, script, config, ours, (f"alg.MAP_NAME={scenario}",))
     measure = "train/success_rate", "test_returned_won_episode"
     # Their learning rate is constant here.
     key, share = REPLAY_SHARES[0]
-    agents = 3 if algorithm == "dqn" else 1
     return task._replace(measure=measure, agents=1, shares=((key, agents * share),))
 
 
@@ -311,11 +312,14 @@ TASKS = {
     "spread_pqn": spread("pqn", "pqn_vdn_ff", "pqn_vdn_ff_mpe", SPREAD_PQN),
     "3m": battle("3m", central=False),
     "3m_mappo": battle("3m", central=True),
-    "3m_iql": battle_values("3m", "dqn", "iql_rnn", "ql_rnn_smax", BATTLE_IQL),
+    "3m_iql": battle_values("3m", "dqn", "iql_rnn", "ql_rnn_smax", BATTLE_VDN),
     "3m_vdn": battle_values("3m", "vdn", "vdn_rnn", "ql_rnn_smax", BATTLE_VDN),
     "3m_qmix": battle_values("3m", "qmix", "qmix_rnn", "ql_rnn_smax", BATTLE_QMIX),
     "2s3z": battle("2s3z", central=False),
     "2s3z_mappo": battle("2s3z", central=True),
+    "2s3z_iql": battle_values("2s3z", "dqn", "iql_rnn", "ql_rnn_smax", BATTLE_VDN),
+    "2s3z_vdn": battle_values("2s3z", "vdn", "vdn_rnn", "ql_rnn_smax", BATTLE_VDN),
+    "2s3z_qmix": battle_values("2s3z", "qmix", "qmix_rnn", "ql_rnn_smax", BATTLE_QMIX),
     "pendulum": Task(("env=brax/inverted_pendulum", "algo=ppo"), "", measure=("inverted_pendulum", "return")),
 }
 
