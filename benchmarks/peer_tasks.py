@@ -1,7 +1,8 @@
 """Tasks of JaxMARL and brax: our training at their published settings, and their own, in turns.
 
     python benchmarks/peer_tasks.py [spread spread_mappo spread_vdn spread_vdn_hidden spread_vdn_next
-        spread_iql spread_qmix spread_pqn 3m 3m_mappo 3m_iql 3m_vdn 3m_qmix 2s3z 2s3z_mappo pendulum]
+        spread_iql spread_qmix spread_pqn 3m 3m_mappo 3m_iql 3m_vdn 3m_qmix 3m_pqn
+        2s3z 2s3z_mappo 2s3z_iql 2s3z_vdn 2s3z_qmix 2s3z_pqn pendulum]
         [--seeds 5] [--steps N] [--turns 1] [--peer-python PATH --peer-scripts FOLDER] [--write FILE]
         [--ours algo.optimizer=adam ...] [--theirs alg.HIDDEN_SIZE=128 ...]
 
@@ -18,8 +19,8 @@ the updates; of value learners those of 512 episodes of the last greedy policy. 
 compilation, which is taken as the time to the end of the first update, that update included, where a script
 has no other sign of it. Settings: baselines/IPPO/config/ippo_ff_mpe.yaml, ippo_rnn_smax.yaml,
 baselines/MAPPO/config/mappo_homogenous_rnn_smax.yaml and _mpe.yaml,
-baselines/QLearning/config/alg/vdn_ff_mpe.yaml, ql_rnn_mpe.yaml, ql_rnn_smax.yaml and pqn_vdn_ff_mpe.yaml;
-brax's notebook on training.
+baselines/QLearning/config/alg/vdn_ff_mpe.yaml, ql_rnn_mpe.yaml, ql_rnn_smax.yaml, pqn_vdn_ff_mpe.yaml
+and pqn_vdn_rnn_smax.yaml; brax's notebook on training.
 """
 
 import argparse
@@ -149,6 +150,26 @@ BATTLE_VDN = BATTLE_VALUES | {
     "algo.replay.capacity": "640000",
 }
 BATTLE_QMIX = BATTLE_VDN | {"algo.mixing_width": "64", "algo.hyper_widths": "[256]"}
+# Of pqn_vdn_rnn_smax.yaml; ours normalise layers where theirs normalise batches.
+BATTLE_PQN = {
+    "num_envs": "128",
+    "eval_episodes": "512",
+    "algo.horizon": "128",
+    "algo.gamma": "0.99",
+    "algo.gae_lambda": "0.85",
+    "algo.reward_scale": "10",
+    "algo.optimizer": "radam",
+    "algo.learning_rate": "2.5e-4",
+    "algo.learning_rate_schedule": "linear",
+    "algo.max_grad_norm": "1",
+    "algo.epochs": "4",
+    "algo.num_minibatches": "16",
+    "algo.epsilon_end": "0.01",
+    "algo.exploration_fraction": "0.1",
+    "algo.widths": "[512,512]",
+    "algo.core.kind": "gru",
+    "algo.core.width": "512",
+}
 # Agents of a battle.
 SIZES = {"3m": 3, "2s3z": 5}
 # Numbers that count an environment's decisions; those of independent learners count decisions of agents.
@@ -271,11 +292,12 @@ def battle_values(scenario: str, algorithm: str, script: str, config: str, ours:
     ours = ours | {key: str(agents * int(ours[key])) for key in COUNTS if key in ours}
     if algorithm == "dqn":
         del ours["algo.team_reward"]
-    task = value_task(env, algorithm, script, config, ours, (f"alg.MAP_NAME={scenario}",))
+    typed = f"alg.MAP_NAME={scenario}", "alg.TEST_NUM_ENVS=512"
+    task = value_task(env, algorithm, script, config, ours, typed)
     measure = "train/success_rate", "test_returned_won_episode"
-    # Their learning rate is constant here.
-    key, share = REPLAY_SHARES[0]
-    return task._replace(measure=measure, agents=1, shares=((key, agents * share),))
+    # The learning rate of theirs with a replay is constant here.
+    shares = tuple((key, agents * share) for key, share in task.shares[:1])
+    return task._replace(measure=measure, agents=1, shares=shares)
 
 
 TASKS = {
@@ -315,11 +337,13 @@ TASKS = {
     "3m_iql": battle_values("3m", "dqn", "iql_rnn", "ql_rnn_smax", BATTLE_VDN),
     "3m_vdn": battle_values("3m", "vdn", "vdn_rnn", "ql_rnn_smax", BATTLE_VDN),
     "3m_qmix": battle_values("3m", "qmix", "qmix_rnn", "ql_rnn_smax", BATTLE_QMIX),
+    "3m_pqn": battle_values("3m", "pqn", "pqn_vdn_rnn", "pqn_vdn_rnn_smax", BATTLE_PQN),
     "2s3z": battle("2s3z", central=False),
     "2s3z_mappo": battle("2s3z", central=True),
     "2s3z_iql": battle_values("2s3z", "dqn", "iql_rnn", "ql_rnn_smax", BATTLE_VDN),
     "2s3z_vdn": battle_values("2s3z", "vdn", "vdn_rnn", "ql_rnn_smax", BATTLE_VDN),
     "2s3z_qmix": battle_values("2s3z", "qmix", "qmix_rnn", "ql_rnn_smax", BATTLE_QMIX),
+    "2s3z_pqn": battle_values("2s3z", "pqn", "pqn_vdn_rnn", "pqn_vdn_rnn_smax", BATTLE_PQN),
     "pendulum": Task(("env=brax/inverted_pendulum", "algo=ppo"), "", measure=("inverted_pendulum", "return")),
 }
 
