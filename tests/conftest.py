@@ -1,6 +1,7 @@
 """Settings and fixtures shared by all tests."""
 
 import atexit
+import ctypes
 import gc
 import importlib.util
 import mmap
@@ -53,8 +54,10 @@ import jax  # noqa: E402
 CACHE = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(REPOSITORY / ".cache" / "jax"))
 
 jax.config.update("jax_compilation_cache_dir", CACHE)
-# Each compiled program holds memory maps, of which Linux grants a process 65,530.
+# Each compiled program holds memory maps, of which Linux grants a process 65,530, and memory: two workers
+# that keep all of them need 20 GB in the end.
 MOST_MAPS = 40_000
+MOST_BYTES = 4 << 30
 
 
 def pytest_collection_modifyitems(items):
@@ -78,13 +81,25 @@ def pytest_runtest_setup(item):
             pytest.skip(f"needs {mark.args[0]}")
 
 
+def holds_too_much() -> bool:
+    """Whether this process nears the limit of memory maps, or more memory than workers should have."""
+    process = Path("/proc/self")
+    if not process.exists():
+        return True
+    resident = int((process / "statm").read_text().split()[1]) * mmap.PAGESIZE
+    return resident > MOST_BYTES or (process / "maps").read_bytes().count(b"\n") > MOST_MAPS
+
+
 @pytest.fixture(scope="module", autouse=True)
 def release_compiled_programs():
-    """Lets go of earlier files' programs where the process nears its limit of memory maps."""
+    """Lets go of earlier files' programs, where they are too many."""
     yield
-    maps = Path("/proc/self/maps")
-    if not maps.exists() or maps.read_bytes().count(b"\n") > MOST_MAPS:
+    if holds_too_much():
         jax.clear_caches()
+        # The allocator of glibc keeps what programs had; others have no such function.
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+        if trim is not None:
+            trim(0)
 
 
 @pytest.fixture(autouse=True)
