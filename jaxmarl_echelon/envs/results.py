@@ -29,7 +29,7 @@ class Result:
       labels: names of the codes.
       over: name of another result; averages are `sum(this) / sum(over)`.
       least: smallest denominator of averages, for quantities per event: without any event and with
-        `least` 1 the average is the sum itself, a bound, instead of NaN.
+        `least` 1 the average is the sum itself, a bound, instead of NaN. Without any episode it is NaN, too.
       source: entry of `TimeStep.info`, or the code that `among` refers to; defaults to `name`.
       among: for a rate: 1 if the code `source` has one of these labels, else 0.
       groups: for a code: report the score by label instead of label frequencies.
@@ -217,9 +217,19 @@ def average_terms(
     return value, weight
 
 
-def average_result(result: Result, value: jax.Array, weight: jax.Array) -> jax.Array:
-    """Returns a result's average from its sums, elementwise; NaN for a denominator of 0 without `least`."""
-    return divide_or_empty(value, jnp.maximum(weight, result.least) if result.least else weight)
+def average_result(
+    result: Result, value: jax.Array, weight: jax.Array, number: jax.Array | float = 1
+) -> jax.Array:
+    """Returns a result's average from its sums over `number` episodes, elementwise.
+
+    NaN for a denominator of 0 without `least`, and without any episode.
+    """
+    return divide_or_empty(value, _raise_weight(weight, result.least, number) if result.least else weight)
+
+
+def _raise_weight(weight: jax.Array, least: np.ndarray | float, number: jax.Array | float) -> jax.Array:
+    """Denominators of averages over `number` episodes, at least `least` where there are any."""
+    return jnp.maximum(weight, jnp.where(jnp.asarray(number) > 0, least, 0.0))
 
 
 def averages_by_label(
@@ -231,7 +241,7 @@ def averages_by_label(
 
     Args:
       results: the declared results.
-      codes: maps a code's name to its values `[N]`.
+      codes: maps a code's name to its values `[N]`; -1 in episodes that are not counted.
       terms: maps a result's name to the terms `[N]` in numerator and denominator of its average.
 
     Returns:
@@ -243,9 +253,8 @@ def averages_by_label(
         here = codes(code)[None] == jnp.arange(len(labels))[:, None]
         both = (jnp.stack(column) for column in zip(*(terms(result.name) for result in own), strict=True))
         value, weight = (jnp.sum(jnp.where(here[:, None], part, 0.0), axis=-1) for part in both)
-        table = divide_or_empty(
-            value, jnp.maximum(weight, np.array([result.least for result in own], np.float32))
-        )
+        least = np.array([result.least for result in own], np.float32)
+        table = divide_or_empty(value, _raise_weight(weight, least, jnp.sum(here, axis=-1)[:, None]))
         found |= {
             f"{result.column}/{label}": table[row, column]
             for row, label in enumerate(labels)

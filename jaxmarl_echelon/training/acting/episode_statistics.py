@@ -142,7 +142,7 @@ def recent_metrics(recent: Recent, spec: EnvSpec, learners: tuple[str, ...]) -> 
 
     def average(result, values, weights):
         total, weight = (jnp.sum(jnp.where(filled, x, 0.0)) for x in (values, weights))
-        return results_lib.average_result(result, total, weight)
+        return results_lib.average_result(result, total, weight, recent.count)
 
     metrics = {
         "train/episode_length": mean(ring["length"]),
@@ -167,7 +167,10 @@ def recent_metrics(recent: Recent, spec: EnvSpec, learners: tuple[str, ...]) -> 
         weight = ring[f"{name}/weight"] if _weighted(spec.result(name)) else jnp.ones_like(value)
         return jnp.where(filled, value, 0.0), jnp.where(filled, weight, 0.0)
 
-    grouped = results_lib.averages_by_label(spec.results, ring.__getitem__, terms)
+    def codes(name):
+        return jnp.where(filled, ring[name], results_lib.NONE)
+
+    grouped = results_lib.averages_by_label(spec.results, codes, terms)
     return metrics | {f"train/{name}": value for name, value in grouped.items()}
 
 
@@ -201,7 +204,8 @@ def results_per_episode(
     for result in spec.results:
         if _weighted(result):
             shares = results_lib.average_terms(spec.results, results, present, result.name)
-            found[result.name] = results_lib.average_result(result, *shares)
+            there = 1 if result.role is None else jnp.any(present[result.role], axis=-1)
+            found[result.name] = results_lib.average_result(result, *shares, there)
         else:
             found[result.name] = results_lib.read_result(spec.results, results, result.name)
     return found

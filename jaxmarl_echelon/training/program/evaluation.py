@@ -254,7 +254,7 @@ def summarize_evaluation(result: Evaluation, spec: EnvSpec, role: str) -> dict[s
     for one in spec.results:
         if one.kind != "code":
             value, weight = map(jnp.sum, result.sums(spec, one.name))
-            metrics[f"eval_agg/{one.column}"] = results_lib.average_result(one, value, weight)
+            metrics[f"eval_agg/{one.column}"] = results_lib.average_result(one, value, weight, counts.sum())
             continue
         codes = result.results[one.name]
         for index, label in enumerate(one.labels):
@@ -264,9 +264,11 @@ def summarize_evaluation(result: Evaluation, spec: EnvSpec, role: str) -> dict[s
             elif spec.score is not None:
                 value, weight = (jnp.where(here, x, 0.0) for x in result.scores(spec))
                 metrics[f"eval_agg/{one.name}/{label}"] = weighted_mean(value, weight)
-    grouped = results_lib.averages_by_label(
-        spec.results, result.results.__getitem__, partial(result.sums, spec)
-    )
+
+    def counted(name):
+        return jnp.where(counts, result.results[name], results_lib.NONE)
+
+    grouped = results_lib.averages_by_label(spec.results, counted, partial(result.sums, spec))
     return metrics | {f"eval_agg/{name}": value for name, value in grouped.items()}
 
 

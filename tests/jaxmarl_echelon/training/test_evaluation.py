@@ -447,6 +447,41 @@ def test_results_are_reported_by_label():
     assert [list(column.cells)[-1] for column in detailed.columns] == ["worst decile", "0.08", "0.05"]
 
 
+DISTANCES = (
+    Result("task", kind="code", labels=("a", "b", "c")),
+    Result("contacts"),
+    Result("distance", over="contacts", least=1.0, by="task"),
+    Result("hits", role=ROLE),
+    Result("driven", role=ROLE, over="hits", least=1.0),
+)
+
+
+def test_a_quantity_per_event_is_not_a_number_without_an_episode():
+    """Without any event it is the quantity itself; but 0 would be the worst of all."""
+    box = Box((1,), -1.0, 1.0)
+    spec = EnvSpec("distances", 1, (Role(ROLE, 1, box, box),), 0.0, 9, DISTANCES)
+    results = {"task": np.int32([0, 1, 1]), "contacts": np.float32([0, 0, 4])}
+    results |= {"distance": np.float32([9, 6, 10]), "driven": np.float32([[9], [6], [10]])}
+    results |= {"hits": np.float32([[0], [0], [4]])}
+    there, returns = {ROLE: np.array([[True], [True], [False]])}, {ROLE: np.zeros((3, 1), np.float32)}
+    empty = episode_statistics.recent_metrics(episode_statistics.init_recent(spec, 5), spec, (ROLE,))
+    for counts, total, driven, by_task in (
+        ([True, True, True], 25 / 4, 15.0, (9.0, 16 / 4, math.nan)),
+        ([False, True, False], 6.0, 6.0, (math.nan, 6.0, math.nan)),
+        ([False, False, False], math.nan, math.nan, (math.nan,) * 3),
+    ):
+        quarantined = ~np.array(counts)
+        result = evaluation.Evaluation(quarantined, there, returns, np.ones(3, np.int32), results, None)
+        counted = jax.tree.map(lambda x, keep=counts: x[np.array(keep)], result.finished)
+        rolling = rolling_metrics(counted, spec, 5) if any(counts) else empty
+        for values, where in ((summarize(result, spec, ROLE), "eval_agg"), (rolling, "train")):
+            found = [values[f"{where}/distance"], *(values[f"{where}/distance/{label}"] for label in "abc")]
+            np.testing.assert_allclose(found, [total, *by_task])
+            np.testing.assert_allclose(values[f"{where}/driven"], driven)
+    rows = episode_statistics.results_per_episode(results, there, spec)
+    np.testing.assert_allclose(rows["driven"], [9.0, 6.0, math.nan])
+
+
 def test_an_agent_that_dies_on_the_way_took_part():
     env = probes.DeadAgent()
     finished = jax.tree.map(lambda x: x[-1], jax.device_get(played(env, env.default_params())))
