@@ -3,7 +3,7 @@
 Reference: docs/reference/drive.md 9.2.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -55,6 +55,31 @@ def scale_conditioned_weight(name: str, value: jax.Array) -> jax.Array:
     """Scales a number to [-1, 1], as observed by learners."""
     low, high = BOUNDS[name].low, BOUNDS[name].high
     return jnp.clip(2 * (value - low) / (high - low) - 1, -1.0, 1.0)
+
+
+def clear_conditioned_weights(
+    weights: Mapping[str, Mapping[str, jax.Array]], names: Sequence[str]
+) -> dict[str, dict[str, jax.Array]]:
+    """Returns the weights of a reward with 0 for those that learners draw, whose values have no effect."""
+    return replace_conditioned_weights(weights, {name: jnp.zeros(()) for name in names})
+
+
+def refuse_conditioned(
+    names: Sequence[str], given: Iterable[str], weights: Mapping[str, Iterable[str]]
+) -> None:
+    """Raises a one-line ValueError for a setting that learners draw instead.
+
+    Args:
+      names: of the conditioned numbers.
+      given: settings that are changed.
+      weights: weights of the reward that are changed, by component.
+    """
+    for name in names:
+        component, weight = BOUNDS[name].component, BOUNDS[name].weight
+        changed = weight in weights.get(component, ()) if component else name in given
+        if changed:
+            key = f"reward.{component}.{weight}" if component else f"env.{name}"
+            raise ValueError(f"{key}: has no effect, as every learner draws it (env.condition={name})")
 
 
 def replace_conditioned_weights(

@@ -14,6 +14,7 @@ from jaxmarl_echelon.envs.drive import settings
 from jaxmarl_echelon.envs.drive.bank import SceneBank
 from jaxmarl_echelon.envs.drive.codes import BIKE_LANE
 from jaxmarl_echelon.envs.drive.commands import Actions
+from jaxmarl_echelon.envs.drive.conditioning import GOAL_RADIUS, clear_conditioned_weights
 from jaxmarl_echelon.envs.drive.env import Drive
 from jaxmarl_echelon.envs.drive.observing.layout import PUFFER
 from jaxmarl_echelon.envs.drive.observing.spiral import spiral_rows, spiral_tables
@@ -68,6 +69,7 @@ def _read_settings(
     limits = DriveLimits(
         new_goals=chosen.rules.goal_behavior == "new_goal",
         ends_early=chosen.rules.early_end != settings.NEVER,
+        drawn=tuple(chosen.observing.condition),
     )
     return chosen, limits, readers.read_all(settings.READERS, chosen, limits)
 
@@ -88,8 +90,11 @@ def _assemble_environment(
     """
     chosen, limits, changeable = _read_settings(reward, given)
     driving, observing = chosen.driving, chosen.observing
+    # Numbers that learners draw are 0 here: a variant or a resumed run that changes them is then refused.
+    if GOAL_RADIUS in limits.drawn:
+        changeable["goal_radius"] = jnp.float32(0.0)
     params = DriveParams(
-        reward=reward.params(),
+        reward=clear_conditioned_weights(reward.params(), limits.drawn),
         first_scene=jnp.int32(0),
         scenes=jnp.int32(scenes.train),
         **changeable,

@@ -112,10 +112,12 @@ class DriveLimits(NamedTuple):
     Attributes:
       new_goals: whether learners of this program may get new goals.
       ends_early: whether episodes of this program may end before the last decision.
+      drawn: names of the numbers that every learner draws (`env.condition`).
     """
 
     new_goals: bool
     ends_early: bool
+    drawn: tuple[str, ...] = ()
 
 
 DriveReader = tuple[str, Callable[[Any, DriveLimits], jax.Array]]
@@ -187,14 +189,16 @@ def change_drive_params(
       reward: the reward that `params.reward` belongs to.
 
     Raises:
-      ValueError: one line, for a setting that is unknown, would need another program, or has a value that
-        `make` would refuse.
+      ValueError: one line, for a setting that is unknown, would need another program, has no effect because
+        learners draw it, or has a value that `make` would refuse.
     """
     plain = dict(given)
     weights = plain.pop("reward", None)
     refuse_fixed(plain, (*READERS, "reward"))
     fields = read_fields(READERS, plain, limits)
-    return params.replace(**fields, reward=reward.change(params.reward, weights))
+    changed = reward.change(params.reward, weights)
+    conditioning.refuse_conditioned(limits.drawn, plain, weights or {})
+    return params.replace(**fields, reward=changed)
 
 
 def check_lights(lights: str | None, reward: Reward) -> None:

@@ -383,10 +383,15 @@ DRIVE = ["env=drive", "env.maps=2", "env.eval_maps=1", "env.cache=null", "env.ag
             ],
             "changes more than numbers",
         ),
+        # Every learner draws the weight: the run without the component would pay it, too.
+        (
+            [*DRIVE, "env.scenes=sanity:two_agents", "env.condition=[collision]", "ablate=reward.collision"],
+            "reward.components.collision.weight=0.0: is the same, or no number",
+        ),
         # The bank's held-out scenes follow those of training.
         ([*DRIVE, "env.kinds={crossing: 1}", "variants={more: {env.maps: 3}}"], "changes more than numbers"),
     ],
-    ids=["names", "delay", "curriculum", "criteria", "scenes"],
+    ids=["names", "delay", "curriculum", "criteria", "drawn", "scenes"],
 )
 def test_settings_of_the_program_are_refused(overrides, message):
     typed = [*overrides, "tuning=none", *(["samples=2"] if "sweep" in overrides[-1] else [])]

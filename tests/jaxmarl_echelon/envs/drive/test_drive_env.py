@@ -176,6 +176,29 @@ def test_curricula_change_rules_but_not_the_program():
         env.task_params({"partners": 3})
 
 
+def test_numbers_that_learners_draw_cannot_be_changed():
+    """A curriculum's change of them would have no effect, nor would that of a variant or a resumed run."""
+    drawn = {"condition": ["collision", "lane_align_velocity", "goal_radius"]}
+    paid = ALL | {"collision": {"weight": -3.0}}
+    env, other = (
+        drive(reward=make_reward(reward), goal_radius=radius, **drawn)
+        for reward, radius in ((ALL, 2.0), (paid, 5.0))
+    )
+    params = env.default_params()
+    jax.tree.map(np.testing.assert_array_equal, params, other.default_params())
+    for settings, key in (
+        ({"goal_radius": 5.0}, "env.goal_radius"),
+        ({"reward": {"collision": {"weight": -1.0}}}, "reward.collision.weight"),
+        ({"reward": {"lane_align": {"velocity": 0.5}}}, "reward.lane_align.velocity"),
+    ):
+        with pytest.raises(ValueError, match=f"^{key}: has no effect, as every learner draws it"):
+            env.task_params(settings)
+    changed = env.task_params({"reward": {"lane_align": {"weight": 0.5}, "offroad": {"weight": -2.0}}})
+    assert float(changed.reward["lane_align"]["weight"]) == 0.5
+    assert float(changed.reward["offroad"]["weight"]) == -2.0
+    assert float(params.reward["goal"]["weight"]) == 1.0, "which nobody draws"
+
+
 def test_evaluations_cycle_through_held_out_scenes():
     env = drive()
     env._held_out = (1, 2)
