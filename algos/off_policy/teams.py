@@ -210,9 +210,10 @@ def rows_of_teams(
 ) -> Transition:
     """Builds one row `[E]` per team from a decision `[E, A]`; see `OffPolicyMethod.rows`.
 
-    The team's trajectory goes on while one of its agents acts next. What is seen of other agents is 0, but
-    their rewards count where they are paid (`Context.paid`). Rows of learners with memory (`remembers`) have
-    `Context.begins`.
+    The team's trajectory goes on while one of its agents acts next. Windows and sequences end where one of
+    them is cut before the others, because only this row shows what its value is bootstrapped from. What is
+    seen of other agents is 0, but their rewards count where they are paid (`Context.paid`). Rows of learners
+    with memory (`remembers`) have `Context.begins`.
     """
     now, later = transition.context or Context(), transition.next_context or Context()
     if now.alive is None or later.alive is None:
@@ -222,12 +223,13 @@ def rows_of_teams(
     reward = jnp.where(paid, transition.reward, 0.0).sum(1)
     if team_reward == "mean":
         reward = reward / jnp.maximum(paid.sum(1), 1)
+    cut = acts & later.alive & transition.boundary & (transition.discount > 0)
     return transition.replace(
         obs=seen_by(acts, transition.obs, observation),
         next_obs=seen_by(later.alive, transition.next_obs, observation),
         reward=reward,
         discount=later.alive.any(1).astype(jnp.float32),
-        boundary=(transition.boundary | ~acts).all(1),
+        boundary=(transition.boundary | ~acts).all(1) | cut.any(1),
         success=transition.success.any(1),
         alive=acts.any(1),
         context=Context(acts, None, state_of_team(now, observation), now.begins if remembers else None),

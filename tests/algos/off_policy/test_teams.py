@@ -9,7 +9,7 @@ from value_cases import GAME, SMALL, A, E, act_in_game, make, moved, numpy_value
 from algos.nets.action_values import ValueLayer, make_action_values
 from algos.nets.networks import Layers
 from algos.off_policy.dqn import DQNConfig
-from algos.off_policy.replay.rings import Sample, read_sequences
+from algos.off_policy.replay.rings import Sample, make_windows, read_samples, read_sequences
 from algos.off_policy.teams import MonotonicMixer, QMIXConfig, VDNConfig, append_agent_ids, rows_of_teams
 from algos.types import ActionSpec, Context, ObservationSpec, Transition
 
@@ -225,6 +225,58 @@ def test_an_agent_that_comes_is_valued_from_an_empty_memory():
     predicted, values, targets, best = learn(jax.random.key(0))
     np.testing.assert_allclose(predicted, values, rtol=1e-4)
     np.testing.assert_allclose(targets, best, rtol=1e-4)
+
+
+def test_an_agent_that_is_cut_before_the_others_is_valued_by_its_last_observation():
+    """The second agent of a team is cut after the second of four steps, the first goes on to the end."""
+    steps, there = 4, np.array([[True, True], [True, True], [True, False], [True, False]])
+    cut = np.array([[False, False], [False, True], [False, False], [False, False]])
+    over = (np.arange(steps) == steps - 1)[:, None] & there
+    later = np.concatenate([there[1:], there[:1] & False]) | cut
+    core = {"kind": "gru", "width": 8}
+    config = VDNConfig(
+        widths=(8,),
+        batch_size=8,
+        learning_starts=1000,
+        core=core,
+        replay={"sequence": steps, "capacity": 128},
+    )
+    obs = np.float32(1.0 + np.arange((steps + 1) * A * 3)).reshape(steps + 1, A, 3)
+
+    def spread(x):
+        return np.broadcast_to(x[:, None], (steps, E, *x.shape[1:]))
+
+    given = Transition(
+        obs=spread(obs[:-1]),
+        action=np.zeros((steps, E, A, 1), np.int32),
+        reward=spread(np.float32(there)),
+        discount=spread(np.float32(~over)),
+        next_obs=spread(obs[1:]),
+        boundary=spread(cut | over | ~there),
+        success=np.zeros((steps, E, A), bool),
+        alive=spread(there),
+        context=Context(spread(there), begins=np.zeros((steps, E, A), bool)),
+        next_context=Context(spread(later), begins=np.zeros((steps, E, A), bool)),
+    )
+    agent, first = make(config, team=A), jnp.zeros(1, jnp.int32)
+
+    @jax.jit
+    def stored(key):
+        ring = jax.lax.scan(lambda state, x: agent.update(state, key, x), agent.init(key), given)[
+            0
+        ].replay.ring
+        window = make_windows(ring, first, first, 3, 0.5)
+        one = read_samples(ring, window, None, None)
+        run = read_sequences(ring, first, first, steps, None, None, 0.5)
+        return one, run
+
+    one, run = stored(jax.random.key(0))
+    # Two steps of two rewards each, and then both agents' values.
+    assert (one.reward.item(), one.discount.item()) == (3.0, 0.25)
+    np.testing.assert_array_equal(one.next_obs[0], obs[2])
+    np.testing.assert_array_equal(run.inside[0], [True, True, False, True])
+    np.testing.assert_array_equal(run.next_obs[0, 1], obs[2])
+    np.testing.assert_array_equal(run.next_context.alive[0, 1], [True, True])
 
 
 def test_agents_of_a_team_are_told_apart_by_their_places():
