@@ -58,9 +58,10 @@ class EnvSpec:
       results: results reported per episode.
       score: name of the result in [0, 1] used by evaluations, curricula and best checkpoints; None to use
         returns only.
-      late: delayed rewards: agents that are not alive but have not terminated receive rewards, which are
-        credited to their last decision. With `turns` such agents wait for their turn, and discounts count
-        their own decisions; without `turns` they are out of the game, and discounts count steps.
+      late: delayed rewards: agents that are not alive but have neither terminated nor been truncated receive
+        rewards, which are credited to their last decision. With `turns` such agents wait for their turn, and
+        discounts count their own decisions; without `turns` they are out of the game, and discounts count
+        steps.
       ends_with_team: whether an episode is over once no agent of one of the roles is alive. Value learners
         of whole teams need this where rewards are delayed: a team then always has an agent that acts.
       turns: number N of agents of the only role, if they decide strictly one after another: at decision t

@@ -151,7 +151,8 @@ def _trajectory_ended(record: RolloutRecord, name: str) -> np.ndarray:
     for step, fresh in enumerate(record.fresh):
         now = np.zeros_like(result[0]) if fresh or now is None else now
         result[step] = now
-        now = now | np.asarray(record.after.terminated[name][step])
+        after = record.after
+        now = now | np.asarray(after.terminated[name][step] | after.truncated[name][step])
         if name in record.after.begins:
             now = now & ~np.asarray(record.after.begins[name][step])
     return result

@@ -390,7 +390,9 @@ def _add_step(spec: EnvSpec, sums: EpisodeSums, before: TimeStep, time: TimeStep
     there = {role: filled[role] if role in time.present else present[role] for role in present}
     joins = {role: now & ~sums.present[role] for role, now in present.items()}
     ended = {
-        role: jnp.where(time.begins.get(role, False), False, over | time.terminated[role])
+        role: jnp.where(
+            time.begins.get(role, False), False, over | time.terminated[role] | time.truncated[role]
+        )
         for role, over in sums.ended.items()
     }
     return EpisodeSums(

@@ -22,6 +22,7 @@ from algos.types import Transition
 from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.envs import episodes as episodes_lib
 from jaxmarl_echelon.envs import results
+from jaxmarl_echelon.envs.check_env import check_env
 from jaxmarl_echelon.tracking import Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink, read_columns
 from jaxmarl_echelon.training.config.build import RunConfig
@@ -396,6 +397,30 @@ class Scored(probes.Fallen):
     def _show(self, state, *rest):
         time = super()._show(state, *rest)
         return time.replace(info=time.info | {"final": state.clock + jnp.arange(2.0)})
+
+
+class CutAlone(probes.Fallen):
+    """The second agent is truncated in the first step, by a limit of its own; each decision pays 1."""
+
+    def step(self, key, state, actions, params):
+        after, time = super().step(key, state, actions, params)
+        acted = jnp.array([True, False]) | (state.clock == 0)
+        none = jnp.zeros(self.agents, bool)
+        cut = none.at[1].set(state.clock == 0)
+        paid, ends = jnp.where(acted, 1.0, 0.0), time.terminated[ROLE] & acted
+        return after, time.replace(reward={ROLE: paid}, terminated={ROLE: ends}, truncated={ROLE: cut})
+
+
+def test_an_agent_that_is_truncated_alone_waits_for_nothing():
+    """What its last decision bootstraps from is no value of rows in which nothing can follow."""
+    check_env(CutAlone(), plain=False)
+    config = run_of(CutAlone(), ppo(horizon=4))
+    program = make_program(config)
+    played = jax.jit(lambda key: played_by(program, config, program.init(key))[1].rollouts[ROLE])
+    rollout = played(jax.random.key(0))
+    np.testing.assert_array_equal(rollout.boundary[0], [[False, True]] * 4)
+    np.testing.assert_array_equal(rollout.out, False)
+    np.testing.assert_array_equal(rollout.has_value_target.sum(0), [[4, 1]] * 4)
 
 
 def test_agents_that_wait_report_what_the_end_shows_of_them():
