@@ -108,7 +108,8 @@ class QMIXConfig(TeamValueSettings):
 
     Attributes:
       mixing_width: hidden units of the mixing network.
-      hyper_widths: hidden layers of the networks that produce its weights.
+      hyper_widths: hidden layers of the networks that produce its weights, which are relu in float32 whatever
+        `activation` and `compute_dtype` are.
     """
 
     NAME: ClassVar[str] = "qmix"
