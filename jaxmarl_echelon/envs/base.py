@@ -190,7 +190,8 @@ class TimeStep(struct.PyTreeNode):
       truncated: `[A]` bool; cut by a limit: the value of `obs` is bootstrapped.
       alive: `[A]` bool; this agent acts in the coming decision and learns from it. False for agents out
         of the game or waiting (`EnvSpec.late`).
-      action_mask: `[A, n]` bool for roles with discrete actions and masks; empty otherwise.
+      action_mask: `[A, n]` bool for roles with discrete actions and masks; empty otherwise. It allows an
+        action to agents that are alive, and to those that are truncated: the best one is bootstrapped.
       over: scalar bool; the environment must be reset before the next step.
       info: named arrays, with the same keys after every reset and step: the entries of `EnvSpec.results`,
         scalars or per agent `[A]`, and any further scalars.

@@ -66,9 +66,14 @@ def _check_spaces(role: Role, record: RolloutRecord) -> None:
     if name not in record.before.action_mask:
         return
     sizes = role.action.sizes if isinstance(role.action, MultiDiscrete) else (role.action.n,)
-    for choice in np.split(record.before.action_mask[name], np.cumsum(sizes)[:-1], axis=-1):
-        stuck = record.before.alive[name] & ~choice.any(-1)
-        _forbid(stuck, f"action_mask[{name!r}] allows no action for an agent that is alive")
+    before, after = record.before, record.after
+    # Learners of action values bootstrap from the best legal action of an agent that is truncated.
+    present = np.asarray(after.present.get(name, np.ones_like(after.alive[name])))
+    cut = before.alive[name] & after.truncated[name] & present
+    for time, concerned, why in ((before, before.alive[name], "alive"), (after, cut, "truncated")):
+        for choice in np.split(time.action_mask[name], np.cumsum(sizes)[:-1], axis=-1):
+            stuck = concerned & ~choice.any(-1)
+            _forbid(stuck, f"action_mask[{name!r}] allows no action for an agent that is {why}")
 
 
 def _check_flags(spec: EnvSpec, name: str, record: RolloutRecord) -> None:

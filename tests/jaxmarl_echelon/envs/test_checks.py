@@ -117,6 +117,10 @@ def replaced(name, **changes):
     return tuple(dataclasses.replace(one, **changes) if one.name == name else one for one in SOUND)
 
 
+def stuck_at_the_end(key, state, time):
+    return state, time.replace(action_mask={ROLE: jnp.ones((1, 2), bool) & ~time.over})
+
+
 SOUND = probes.DeadAgent().spec.results
 BROKEN = {
     "observation shape": (
@@ -153,6 +157,10 @@ BROKEN = {
             step=show(action_mask={ROLE: jnp.ones((2, 2), bool)}),
         ),
         r"action_mask\['player'\] allows no action",
+    ),
+    "mask that allows no action at a limit": (
+        dict(env=probes.TimeLimit(3), reset=stuck_at_the_end, step=stuck_at_the_end),
+        r"action_mask\['player'\] allows no action for an agent that is truncated \(step 2",
     ),
     "team that is gone before the end": (
         dict(spec={"late": True, "ends_with_team": True}, step=show(alive=per_role(jnp.zeros_like))),
