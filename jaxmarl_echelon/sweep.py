@@ -201,6 +201,7 @@ class Search:
         selection_score.require_scored_learner(members[0].config)
         self.base = variants.scored_run(one, members)
         variants.require_varying_keys(one, self.base, samples)
+        variants.require_read_numbers(self.base, dict.fromkeys(self.space, "sweep"))
 
     def _require_measure(self) -> None:
         """Checks that evaluations can have the column that counts."""

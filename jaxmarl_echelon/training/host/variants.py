@@ -25,7 +25,8 @@ from jaxmarl_echelon.training.config.run_config import RunConfig
 from jaxmarl_echelon.training.host import selection_score
 from jaxmarl_echelon.training.host.group_members import BASELINE, Member, PopulationPlan
 from jaxmarl_echelon.training.program.agents import make_agents
-from jaxmarl_echelon.training.program.program import plays_in_league
+from jaxmarl_echelon.training.program.program import make_program, plays_in_league
+from jaxmarl_echelon.training.program.read_numbers import find_read_numbers
 
 # Keys that make variants.
 VARYING = ("ablate", "variants", "sweep")
@@ -75,7 +76,7 @@ def expand_members(
         except where all variants are drawn.
       choices: the chosen options of Hydra's config groups, stored with each member's configuration.
       samples: settings by name, in place of those that `sweep` draws; their keys are not checked by
-        `require_varying_keys`.
+        `require_varying_keys` and `require_read_numbers`.
 
     Raises:
       ValueError: one line, for invalid values.
@@ -107,6 +108,9 @@ def expand_members(
             plain = plain_config(own, choices)
             resolved = input_files.with_absolute_paths(plain, input_files.hash_input_files(run))
             result.append(Member(name, variant, run, resolved, changes))
+    if samples is None:
+        changed = reversed(read_variants(config, drawn).items())
+        require_read_numbers(base, {key: f"variants.{name}" for name, keys in changed for key in keys})
     return result
 
 
@@ -156,6 +160,7 @@ def plan_population(config: DictConfig, members: Sequence[Member]) -> Population
                 )
     require_comparable_scores(config, members[0].config)
     numbers = tuple(adapted_numbers(config, members[0].config))
+    require_read_numbers(members[0].config, dict.fromkeys(settings.keys, "pbt"))
     for key in settings.keys:
         # Half of a number is another one.
         for other in following_changes(config, {key: 0.5 * (OmegaConf.select(config, key) or 1.0)}):
@@ -348,6 +353,23 @@ def require_learner_number(
     values = ([agents[one].hyper() for one in learners] for agents in (before, after))
     if not drawn and build.same_arrays(*values):
         raise ValueError(f"{where}: is the same as without")
+
+
+def require_read_numbers(run: RunConfig, keys: Mapping[str, str]) -> None:
+    """Raises ValueError for a number of learners that no update of a run reads: its values are all the same.
+
+    Traces an update if any of the keys belongs to a learner.
+
+    Args:
+      run: one of the runs.
+      keys: names of settings, each with the beginning of the message.
+    """
+    keys = {key: where for key, where in keys.items() if key.partition(".")[0] in LEARNER}
+    read = find_read_numbers(make_program(run)) if keys else set()
+    for key, where in keys.items():
+        learners, name = split_learner_key(key, run)
+        if not any((one, name) in read for one in learners):
+            raise ValueError(f"{where}: {key} has no effect: with the other settings no update reads it")
 
 
 def name_samples(config: DictConfig) -> dict[str, dict[str, Any]]:

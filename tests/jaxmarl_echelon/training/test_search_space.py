@@ -81,19 +81,28 @@ def test_drawn_members_are_those_of_the_same_variants():
     assert drawn[0].config.env is drawn[3].config.env
 
 
+# Settings with which learners use the numbers.
+IN_USE = {
+    "ppo_rnn_metta": (
+        *("algo.sampling=prioritized", "num_envs=4", "algo.horizon=8", "algo.minibatch_size=16"),
+        *("algo.core.width=8", "algo.widths=[8]"),
+    )
+}
+
+
 @pytest.mark.parametrize(
     ("algo", "keys"),
     [
         ("ppo", ("clip", "entropy_coefficient", "target_kl", "gae_lambda", "value_coefficient")),
-        ("ppo_rnn", ("priority_alpha", "vtrace_rho")),
+        ("ppo_rnn_metta", ("priority_alpha", "vtrace_rho")),
         ("a2c", ("rmsprop_decay",)),
         ("pqn", ("exploration_fraction", "epsilon_end")),
         ("dqn", ("tau", "target_period", "max_grad_norm")),
     ],
 )
-def test_every_number_of_a_learner_may_vary(algo, keys):
+def test_every_number_in_use_may_vary(algo, keys):
     chosen = ", ".join(f"algo.{key}: {0.125 if key != 'target_period' else 3}" for key in keys)
-    config, choices = compose(f"algo={algo}", f"variants.other={{{chosen}}}")
+    config, choices = compose(f"algo={algo}", f"variants.other={{{chosen}}}", *IN_USE.get(algo, ()))
     _, other = variants.expand_members(config, choices)
     (hyper,) = group_members.stack_hyper([other]).values()
     for key in keys:
