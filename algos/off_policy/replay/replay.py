@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax.typing import DTypeLike
 
-from algos.checks import require_choice, require_count, require_range, require_switches
+from algos.checks import require_choice, require_count, require_range, require_switches, require_whole
 from algos.defaults import FROM_FILE, take_defaults_from
 from algos.off_policy.replay.hindsight import STRATEGIES, EpisodeEnds, extend_ends, init_ends, make_relabel
 from algos.off_policy.replay.priorities import Priorities, SamplingRule, make_prioritized, make_uniform
@@ -58,6 +58,8 @@ class ReplayConfig:
       n_step: largest number of decisions that one sample spans.
       sequence: consecutive decisions that a sample holds one by one, through the ends of episodes, for
         learners with memory; above 1 excludes `n_step`, successes and hindsight.
+      burn_in: first decisions of a sequence that only fill the memory, below `sequence`; an episode that
+        begins in the sequence is learnt from whole.
       prioritized: draw by priority instead of uniformly.
       priority_exponent: 0 for uniform, 1 for proportional to the priority.
       priority_epsilon: added to every priority.
@@ -74,6 +76,7 @@ class ReplayConfig:
     capacity: int = FROM_FILE
     n_step: int = FROM_FILE
     sequence: int = FROM_FILE
+    burn_in: int = FROM_FILE
     prioritized: bool = FROM_FILE
     priority_exponent: float = FROM_FILE
     importance_exponent: float = FROM_FILE
@@ -92,6 +95,7 @@ class ReplayConfig:
             require_range(f"replay.{key}", getattr(self, key), low, high)
         if self.success_capacity != 0:
             require_count("replay.success_capacity", self.success_capacity)
+        require_whole("replay.burn_in", self.burn_in, 0, self.sequence - 1)
         require_switches(self, "replay.")
         require_choice("replay.hindsight_strategy", self.hindsight_strategy, STRATEGIES)
         if self.success_ratio > 0 and self.success_capacity == 0:
@@ -243,7 +247,8 @@ def make_replay(
         ring = state.ring
         chosen, row, slot, weight = choice.draw(state.choice, choice_key, ring)
         if config.sequence > 1:
-            batch = read_sequences(ring, row, slot, config.sequence, weight, row * slots + slot, gamma)
+            index = row * slots + slot
+            batch = read_sequences(ring, row, slot, config.sequence, weight, index, gamma, config.burn_in)
             return state.replace(choice=chosen), batch
         window = make_windows(ring, row, slot, config.n_step, gamma)
         batch = read_samples(ring, window, weight, row * slots + slot, between=between)

@@ -289,13 +289,16 @@ def read_sequences(
     weight: jax.Array,
     index: PyTree,
     gamma: jax.Array | float,
+    burn_in: int = 0,
 ) -> Sample:
     """Reads sequences of L = `steps` decisions that begin at `[B]` stored transitions, `[B, L, ...]`.
 
     Observation l + 1 is the one after decision l, so that one pass over L + 1 observations gives all values.
     A sequence goes on after an episode with the row's next one, from an empty memory (`reset`). The last
     observation of an episode that was cut, whose value is bootstrapped, takes the place of a decision;
-    this place, and those after the row's newest transition, are not `inside` and arbitrary.
+    this place, and those after the row's newest transition, are not `inside` and arbitrary. Nor are the first
+    `burn_in` decisions, whose memory lacks what was before the sequence (Kapturowski et al. 2019), unless an
+    episode begins with or before them in the sequence.
 
     Args:
       ring: N rows.
@@ -303,7 +306,9 @@ def read_sequences(
       steps: L.
       weight, index: `[B]`, see `Sample`.
       gamma: discount of one step.
+      burn_in: fewer than L.
     """
+    begins = _begins_episode(ring, row, slot)
     row, places = row[:, None], jnp.arange(steps + 1)
     slots = (slot[:, None] + places) % ring.slots
     ends, newest = ring.last[row, slots], slots == ring.newest[row]
@@ -326,6 +331,9 @@ def read_sequences(
     reset = restarts
     if ring.context is not None and ring.context.begins is not None:
         reset = seen(ring.context.begins, ring.next_context.begins) | restarts[..., None]
+    inside = known & ~final
+    if burn_in:
+        inside &= (places >= burn_in) | begins[:, None] | (jnp.cumsum(restarts, 1) > 0)
     obs, source = seen(ring.obs, ring.next_obs).astype(jnp.float32), source[:, :-1]
     return Sample(
         obs=obs[:, :-1],
@@ -337,6 +345,16 @@ def read_sequences(
         index=index,
         context=jax.tree.map(lambda x: x[row, source], ring.context),
         next_context=jax.tree.map(lambda x: x[row, source], ring.next_context),
-        inside=(known & ~final)[:, :-1],
+        inside=inside[:, :-1],
         reset=reset,
     )
+
+
+def _begins_episode(ring: Ring, row: jax.Array, slot: jax.Array) -> jax.Array:
+    """Whether decisions `[B]` are known to be the first ones of their trajectories.
+
+    What came before a row's oldest decision is overwritten, once the row is full.
+    """
+    before = (slot - 1) % ring.slots
+    oldest = jnp.where(ring.count[row] < ring.slots, slot == 0, False)
+    return oldest | (ring.last[row, before] & (before != ring.newest[row]))

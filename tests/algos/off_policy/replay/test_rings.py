@@ -71,39 +71,50 @@ def test_every_sample_is_the_n_step_return_of_its_transition(n_step, steps):
     assert (batch.weight == 1).all()
 
 
-@pytest.mark.parametrize("steps", [4, 9, 40])
-def test_sequences_run_through_ends_and_show_the_last_observations_of_cut_episodes(steps):
-    """Recounts every sequence decision by decision: what is observed, and where the memory is empty."""
+@pytest.mark.parametrize(("steps", "burn_in"), [(4, 0), (9, 0), (40, 0), (9, 5), (40, 2)])
+def test_sequences_run_through_ends_and_show_the_last_observations_of_cut_episodes(steps, burn_in):
+    """Recounts every sequence decision by decision: what is observed, and where the memory is empty.
+
+    And whether it is learnt from: not among the first decisions, unless all that the memory should hold is in
+    the sequence.
+    """
     length, gamma = 6, 0.5
-    replay = make(sequence=length)
+    replay = make(sequence=length, burn_in=burn_in)
     transitions = experience(steps, steps, ROWS, terminal=0.5, end=0.3)
     state = play(make(), make().init(), transitions)
     model = fill(Model(ROWS, SLOTS), transitions)
     batch = draws(replay, state, 12, gamma)
     batch = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
-    learnt, finals = set(), 0
+    learnt, finals, warming = set(), 0, 0
     for i, number in enumerate(batch.obs[:, 0, NUMBER]):
         row, place = model.find(number)
         stream, restarts = [], False
+        whole = row[place - 1].last if place else len(row) < SLOTS
         for step in row[place:]:
-            stream.append((step, step.obs, restarts))
+            whole |= restarts
+            stream.append((step, step.obs, restarts, whole))
             restarts = step.last
             if step is row[-1] or (step.last and step.discount):
-                stream.append((None, step.next_obs, False))
+                stream.append((None, step.next_obs, False, whole))
         stream = stream[: length + 1]
         known = len(stream)
         seen = np.concatenate([batch.obs[i], batch.next_obs[i, -1:]])
-        np.testing.assert_array_equal(seen[:known], [obs for _, obs, _ in stream])
+        np.testing.assert_array_equal(seen[:known], [obs for _, obs, *_ in stream])
         np.testing.assert_array_equal(batch.next_obs[i, : known - 1], seen[1:known])
-        np.testing.assert_array_equal(batch.reset[i, :known], [reset for *_, reset in stream])
-        inside = [step is not None for step, *_ in stream[:length]]
+        np.testing.assert_array_equal(batch.reset[i, :known], [reset for *_, reset, _ in stream])
+        inside = [
+            step is not None and (place >= burn_in or whole)
+            for place, (step, *_, whole) in enumerate(stream[:length])
+        ]
         np.testing.assert_array_equal(batch.inside[i], inside + [False] * (length - len(inside)))
         for j, (step, *_) in enumerate(stream[:length]):
             if step is not None:
                 np.testing.assert_array_equal(batch.action[i, j], step.action)
                 assert batch.reward[i, j] == step.reward and batch.discount[i, j] == gamma * step.discount
                 learnt.add(step.number)
-        finals += len(inside) - sum(inside)
+        finals += sum(step is None for step, *_ in stream[:length])
+        warming += len(inside) - sum(inside)
+    assert (warming > finals) == (burn_in > 0)
     assert learnt == {step.number for held in model.rows for step in held} and finals
 
 
