@@ -32,6 +32,8 @@ class Curriculum(NamedTuple):
       retasked: `(state, fresh) -> state`, the progress of `state` with the tasks of `fresh`; episodes of a
         current stage whose task has changed no longer count.
       requeued: `(tickets, state, fresh) -> tickets`, likewise without running episodes of such a stage.
+      retagged: `(tags, state, fresh) -> tags`, likewise the tags `[E]` of episodes that have been drawn and
+        whose first decision is still to come: those of such a stage are of no stage.
       tickets: `(num_envs) -> tickets`, queue of running episodes, kept between rollouts; separate from
         the state, whose shapes do not depend on E.
       tags: names of the tags of `EpisodeTask`, with the labels of their codes.
@@ -53,6 +55,7 @@ class Curriculum(NamedTuple):
     evaluation: Callable
     retasked: Callable
     requeued: Callable = lambda tickets, _state, _fresh: tickets
+    retagged: Callable = lambda tags, _state, _fresh: tags
     tickets: Callable = lambda _num_envs: ()
     tags: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     stages: tuple[str, ...] = ()

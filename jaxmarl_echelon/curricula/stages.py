@@ -205,7 +205,20 @@ def build_staged_curriculum(
         needs_evaluations=rules.needs_evaluations,
         retasked=retasked,
         requeued=lambda tickets, state, fresh: episode_queue.empty_queue(tickets, changed(state, fresh)),
+        retagged=lambda tags, state, fresh: leave_stage(tags, state.course.stage, changed(state, fresh)),
     )
+
+
+def leave_stage(tags: Mapping[str, jax.Array], stage: jax.Array, changed: jax.Array) -> dict[str, jax.Array]:
+    """Returns tags of episodes that have been drawn but not begun, without a stage whose task has changed.
+
+    Args:
+      tags: `[...]` int32 by name, with `stage`.
+      stage: int32, the current stage.
+      changed: bool; its task is no longer the one that the episodes were drawn for.
+    """
+    drawn = tags["stage"]
+    return {**tags, "stage": jnp.where(changed & (drawn == stage), results.NONE, drawn)}
 
 
 def _select_stage_params(params: PyTree, stage: jax.Array) -> PyTree:

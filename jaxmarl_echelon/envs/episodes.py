@@ -19,7 +19,7 @@ from algos.masks import select_rows
 from algos.types import PyTree
 from jaxmarl_echelon.envs import results as results_lib
 from jaxmarl_echelon.envs.base import Environment, EnvSpec, TimeStep
-from jaxmarl_echelon.envs.packed_rows import PackedRows, pack_batch, pack_one
+from jaxmarl_echelon.envs.packed_rows import PackedRows, pack_as, pack_batch, pack_one
 from jaxmarl_echelon.envs.trees import (
     layout_difference,
     map_in_chunks,
@@ -92,6 +92,10 @@ class Episodes(struct.PyTreeNode):
     def tags(self) -> dict[str, jax.Array]:
         """Tags `[E]` of the running episodes."""
         return self.drawn.tree.tags
+
+    def with_tags(self, tags: dict[str, jax.Array]) -> "Episodes":
+        """Returns the episodes with other tags, of the same names, types and shapes."""
+        return self.replace(drawn=pack_as(self.drawn.tree._replace(tags=tags), self.drawn.layout))
 
     @property
     def time(self) -> TimeStep:

@@ -79,5 +79,18 @@ def pack_batch(tree: PyTree) -> PackedRows:
     return jax.vmap(pack_one)(tree)
 
 
+def pack_as(tree: PyTree, layout: RowLayout) -> PackedRows:
+    """Packs a tree of arrays `[..., *shape]` with any leading axes, as `PackedRows.tree` returns it."""
+    wide, parts = [], {}
+    for leaf, (shape, dtype) in zip(jax.tree.leaves(tree), layout.leaves, strict=True):
+        if _is_narrow(shape, dtype):
+            leading = leaf.shape[: leaf.ndim - len(shape)]
+            parts.setdefault(str(dtype), []).append(leaf.reshape(*leading, math.prod(shape)))
+        else:
+            wide.append(leaf)
+    narrow = {name: jnp.concatenate(part, axis=-1) for name, part in parts.items()}
+    return PackedRows(tuple(wide), narrow, layout)
+
+
 def _is_narrow(shape: tuple[int, ...], dtype: Any) -> bool:
     return math.prod(shape) <= NARROW and not jnp.issubdtype(dtype, jax.dtypes.extended)

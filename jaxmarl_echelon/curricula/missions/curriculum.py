@@ -198,6 +198,9 @@ def _curriculum(
         evaluation=evaluation,
         retasked=retasked,
         requeued=lambda tickets, state, fresh: episode_queue.empty_queue(tickets, changed(state, fresh)),
+        retagged=lambda tags, state, fresh: stages.leave_stage(
+            tags, state.course.phase, changed(state, fresh)
+        ),
         tickets=lambda num_envs: episode_queue.make_episode_queue(
             num_envs, size, transitions.empty_episode_metrics(judge.names)
         ),

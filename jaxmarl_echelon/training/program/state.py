@@ -81,11 +81,18 @@ def apply_config_to_restored(
     others = run.league
     if others is not None:
         others = jax.vmap(lambda one: apply_config_to_restored(agents, curriculum, one, fresh, hyper))(others)
-    tickets = run.tickets
+    tickets, episodes = run.tickets, run.episodes
     if tickets is not None:
         tickets = curriculum.requeued(tickets, run.curriculum, fresh)
+    if episodes is not None:
+        # The last decision may have drawn episodes for the task of before, which begin with the next one.
+        tags = curriculum.retagged(episodes.tags, run.curriculum, fresh)
+        waiting = {name: jnp.where(run.reset, tag, episodes.tags[name]) for name, tag in tags.items()}
+        episodes = episodes.with_tags(waiting)
     course = curriculum.retasked(run.curriculum, fresh)
-    return run.replace(policies=policies, curriculum=course, tickets=tickets, league=others)
+    return run.replace(
+        policies=policies, curriculum=course, tickets=tickets, episodes=episodes, league=others
+    )
 
 
 def collect_hyper(agents: dict[str, Agent]) -> dict[str, Hyper]:

@@ -183,6 +183,8 @@ def test_episodes_of_a_task_that_has_changed_no_longer_count(changes, kept):
     course = other.retasked(state, fresh).course
     same(course, state.course if kept else state.course.replace(judged=jnp.int32(0)))
     same(other.requeued(tickets, state, fresh), tickets if kept else curriculum.tickets(2))
+    drawn = {"stage": jnp.array([0, 1])}
+    assert other.retagged(drawn, state, fresh)["stage"].tolist() == ([0, 1] if kept else [-1, 1])
     assert int(state.course.judged) == int(course.episodes) == 60
 
 

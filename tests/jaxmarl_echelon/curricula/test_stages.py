@@ -124,6 +124,10 @@ def test_episodes_of_a_task_that_has_changed_no_longer_count(build):
         return course.retasked(state, fresh), course.requeued(tickets, state, fresh)
 
     jax.tree.map(np.testing.assert_array_equal, resumed(0.0), begun)
+    for level, tags in ((0.0, [1, 0, 1]), (9.0, [1, -1, 1])):
+        course = made(level)
+        drawn = course.retagged({"stage": jnp.array([1, 0, 1])}, begun[0], course.init())
+        assert drawn["stage"].tolist() == tags
     state, tickets = playing(*resumed(9.0), none, [False, False, True])
     assert (int(state.course.stage), int(state.course.episodes)) == (0, 0)
     metrics = first.metrics(state)

@@ -275,6 +275,19 @@ def test_episodes_under_way_in_another_task_do_not_count_for_a_stage(begun, gain
     assert program.renewed(state).tickets.held.tolist() == held
 
 
+@pytest.mark.parametrize(("gain", "tags"), [(1.0, [0, 0]), (3.0, [-1, 0])])
+def test_episodes_drawn_before_a_change_of_the_task_do_not_count_for_a_stage(begun, gain, tags):
+    """The first environment begins its episode with the next decision, the second one is within one."""
+    state = continued(begun(PPOConfig, stages), configure(curriculum=stages))
+    state = state.replace(reset=jnp.array([True, False]), stagger=jnp.zeros(2, jnp.int32))
+    program = make_program(configure(curriculum=stages, gain=gain))
+    renewed = program.renewed(state)
+    assert renewed.episodes.tags["stage"].tolist() == tags
+    assert renewed.episodes.params["gain"].tolist() == [1.0, 1.0]
+    same = state.episodes.running, renewed.episodes.running
+    jax.tree.map(np.testing.assert_array_equal, *same)
+
+
 WORLDS = [
     thorough(("env=f110",)),
     thorough(("env=f110", "env.map=track:7")),
