@@ -299,6 +299,7 @@ def test_the_discount_of_potentials_follows_the_learners():
     config, _ = command_line.compose_config(missions)
     assert variants.following_changes(config, {"algo.gamma": 0.5}) == {"env.gamma": 0.5}
     assert variants.following_changes(config, {"algo.clip": 0.1}) == {}
+    assert variants.following_changes(config, {"algos.blue.gamma": 0.5}) == {"env.gamma": 0.5}
     fixed, _ = command_line.compose_config([*missions, "env.gamma=0.9"])
     assert variants.following_changes(fixed, {"algo.gamma": 0.5}) == {}
 

@@ -12,6 +12,7 @@ from hydra import compose, initialize_config_dir
 from mission_games import EAST, LIMIT, WEST, built
 
 from algos.defaults import config_directory
+from jaxmarl_echelon.command_line import compose_config, normalize_overrides
 from jaxmarl_echelon.envs.check_env import check_env, check_traces, random_actions
 from jaxmarl_echelon.envs.echelon.battle.unit_tables import PRIMARY, SUPPRESSION, TERTIARY
 from jaxmarl_echelon.envs.echelon.commands import STATUS_REPORT
@@ -553,3 +554,17 @@ def test_the_discount_of_potentials_is_the_learner_s():
         config = compose("config", ["env=echelon_missions_small", "algo=ppo", "algo.gamma=0.997"])
         alone = compose("config", ["env=echelon_missions_small", "algo=ppo", "env.gamma=0.9"])
     assert config.env.gamma == 0.997 and alone.env.gamma == 0.9
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        (["algos.blue.gamma=0.9"], 0.9),
+        (["algos.blue.learning_rate=1e-3"], 0.99),
+        (["+algo@algos.blue=sac", "algos.blue.gamma=0.95"], 0.95),
+        (["algos.blue.gamma=0.9", "env.gamma=0.8"], 0.8),
+    ],
+)
+def test_the_discount_of_potentials_is_that_of_blue_s_own_learner(typed, expected):
+    config, _ = compose_config(normalize_overrides(["env=echelon_missions_small", "tuning=none", *typed]))
+    assert config.env.gamma == expected and config.algo.gamma == 0.99
