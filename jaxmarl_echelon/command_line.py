@@ -33,6 +33,7 @@ from jaxmarl_echelon.config_keys import (
     unknown_key_message,
 )
 from jaxmarl_echelon.config_sources import Sources
+from jaxmarl_echelon.output_folders import is_taken
 from jaxmarl_echelon.terminal import lossy_output
 from jaxmarl_echelon.unknown_options import unknown_option_message
 
@@ -466,7 +467,7 @@ def new_run_folder(config: DictConfig, choices: Mapping[str, str], stamp: str) -
     """Returns the folder of a new run; raises UsageError if it exists."""
     name = f"{stamp}_s{config.seed}" if config.run_name is None else config.run_name
     folder = run_folder(config, choices, name)
-    if folder.exists():
+    if is_taken(folder, "output_dir"):
         raise UsageError(f"run_name={name}: {folder} already exists; choose another name or resume={folder}")
     return folder
 

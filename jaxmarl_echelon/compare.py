@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from jaxmarl_echelon import command_line
+from jaxmarl_echelon import command_line, output_folders
 from jaxmarl_echelon.reporting import comparison_files
 from jaxmarl_echelon.reporting.comparison import ComparisonSettings, MethodComparison, compare_methods
 from jaxmarl_echelon.reporting.marked_text import replace_marked
@@ -120,6 +120,8 @@ def require_no_other_comparison(folder: Path, comparison: MethodComparison) -> N
     Raises:
       UsageError: one line with a run that is not.
     """
+    if not output_folders.is_taken(folder):
+        return
     mine = {str(one.run.folder) for one in comparison.runs}
     if others := [run for run in comparison_files.read_compared_runs(folder) if run not in mine]:
         raise command_line.UsageError(
@@ -133,7 +135,7 @@ def write_comparison(folder: Path, comparison: MethodComparison) -> None:
     # Importing Matplotlib takes as long as everything else, and errors should show before.
     from jaxmarl_echelon.reporting.comparison_plot import comparison_plot
 
-    folder.mkdir(parents=True, exist_ok=True)
+    output_folders.make_folder(folder)
     comparison_files.write_comparison_tables(folder, comparison)
     markdown = comparison_files.compose_comparison_markdown(comparison)
     (folder / "compare.md").write_text(f"{markdown}\n", encoding="utf-8")

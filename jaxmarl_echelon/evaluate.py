@@ -17,7 +17,7 @@ import numpy as np
 from rich.console import Console
 
 from algos import compiler
-from jaxmarl_echelon import checkpoints, command_line, run_loading
+from jaxmarl_echelon import checkpoints, command_line, output_folders, run_loading
 from jaxmarl_echelon.actor_scores import (
     ActorScores,
     judging_spec,
@@ -126,7 +126,7 @@ def evaluate_run(arguments: argparse.Namespace) -> None:
     settings = plan_evaluation(arguments, run)
     require_options(arguments, program.env, settings.episodes, program.curriculum)
     output = arguments.output or evaluation_folder(folder)
-    output.mkdir(parents=True, exist_ok=True)
+    output_folders.make_folder(output)
     viewer = program.env.viewer
     record = viewer.snapshot if viewer else None
     number = settings.episodes
@@ -176,6 +176,8 @@ def evaluate_group(arguments: argparse.Namespace, members: Sequence[RecordedRun]
     found = [one for one in members if checkpoints.has_checkpoint(one.folder, arguments.checkpoint)]
     if not found:
         checkpoints.find_checkpoint(members[0].folder, arguments.checkpoint)  # raises
+    if arguments.output:
+        output_folders.make_folder(arguments.output)  # scoring takes minutes
     console = Console(width=None if sys.stdout.isatty() else 120)
     scored = score_members(arguments, found, console)
     steps = sorted({one.settings.step for one in scored})
@@ -191,7 +193,7 @@ def evaluate_group(arguments: argparse.Namespace, members: Sequence[RecordedRun]
             line = f"{one.folder.name} has no checkpoint {arguments.checkpoint} and is left out"
             console.print(f"warning: {line}", markup=False, soft_wrap=True)
     for one in scored:
-        one.output.mkdir(parents=True, exist_ok=True)
+        output_folders.make_folder(one.output)
         write_scores(one.output, one.scores, one.settings, one.spec)
     console.print(f"scores: {scored[0].output} and those of the other members", markup=False, soft_wrap=True)
 

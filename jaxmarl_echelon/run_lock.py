@@ -17,6 +17,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from jaxmarl_echelon import output_folders
+
 NAME = "run.lock"
 # Setting that chooses the folder of a run.
 PLACE = "output_dir"
@@ -57,7 +59,7 @@ def _held(folder: Path, key: str) -> Iterator[None]:
         made = lock
         _acquire_lock(lock, mine)
     except OSError as error:
-        raise LockedError(f"{key}: cannot create {made}: {error.strerror}") from None
+        raise LockedError(output_folders.refusal(made, key, error)) from None
     beats = threading.Thread(target=_beat, args=(lock, mine, ended), daemon=True)
     beats.start()
     try:

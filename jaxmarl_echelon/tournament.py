@@ -14,7 +14,7 @@ from rich.table import Table
 
 from algos import compiler
 from algos.types import PyTree
-from jaxmarl_echelon import command_line, run_loading
+from jaxmarl_echelon import command_line, output_folders, run_loading
 from jaxmarl_echelon.selfplay.ratings import SYSTEMS, rating_system
 from jaxmarl_echelon.tracking.pool_plot import matrix_plot
 from jaxmarl_echelon.tracking.tables import break_headings
@@ -167,6 +167,7 @@ def main() -> None:
         require_same_match(path, first, found)
         policies |= found.policies
     program, sides = first.program, first.sides
+    output_folders.make_folder(arguments.output)  # playing takes minutes
     together = jax.tree.map(lambda *x: jnp.stack(x), *policies.values())
     play = compiler.jit_evaluation(
         lambda policies, key, world: round_robin.play_round_robin(
@@ -181,7 +182,6 @@ def main() -> None:
     pairs = rating[:, None], rating[None]
     expected, quality = (np.asarray(told(*pairs)) for told in (system.expected, system.quality))
     payoff = round_robin.mean_scores(scores)
-    arguments.output.mkdir(parents=True, exist_ok=True)
     names = [*policies, *arguments.scripts]
     print_ratings(names, payoff, rating, expected, quality)
     rows = {

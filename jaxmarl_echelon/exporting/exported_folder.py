@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from algos.types import PyTree
+from jaxmarl_echelon import output_folders
 from jaxmarl_echelon.exporting import contract as contracts
 from jaxmarl_echelon.exporting.formats import FORMATS, ExportedFunction, require_format, save_arrays
 from jaxmarl_echelon.exporting.run_policy import TOLERANCE, ContractPolicy, replay_golden
@@ -89,7 +90,7 @@ def write_folder(
         changes.
     """
     require_new(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    output_folders.make_folder(folder.parent)
     partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}_", dir=folder.parent))
     try:
         own = FORMATS[name].write(function, partial, opset)
@@ -124,7 +125,7 @@ def _umask() -> int:
 
 def require_new(folder: Path) -> None:
     """Checks that a folder does not exist; raises a one-line ValueError."""
-    if folder.exists():
+    if output_folders.is_taken(folder):
         raise ValueError(f"--output={folder}: exists already")
 
 

@@ -61,6 +61,7 @@ def rivals(folder):
         ("resume=nowhere", ["nowhere", "no such folder"]),
         ("eval_every=3 updates_per_chunk=2", ["eval_every=3", "updates_per_chunk=2"]),
         ("controllers.defender=frozen:nowhere", ["controllers.defender=frozen:nowhere: no such folder"]),
+        (f"output_dir={300 * 'a'}", ["output_dir: cannot create aaa", "File name too long"]),
         ("output_dir=/proc/x", ["output_dir: cannot create /proc/x/"]),
         ("reward.components.pressur.bonus=1", ["reward.components.pressur: unknown component; allowed: "]),
         ("reward.components.pressure=3", ["reward.components.pressure=3: must be a mapping from "]),

@@ -144,6 +144,20 @@ def test_a_seed_without_a_sound_episode_is_left_out_of_the_estimates_over_seeds(
     assert empty.seeds == 0 and np.isnan([*empty.score, *empty.earned]).all()
 
 
+def test_a_folder_that_cannot_be_made_is_refused_before_any_episode(
+    run, group, monkeypatch, capsys, tmp_path
+):
+    monkeypatch.setattr(evaluate, "play_actors", None)
+    monkeypatch.setattr(evaluate, "score_members", None)
+    (tmp_path / "file").write_text("kept")
+    for scored in run, group:
+        with pytest.raises(SystemExit) as ended:
+            score(monkeypatch, scored, "--output", tmp_path / "file")
+        said = capsys.readouterr()
+        assert ended.value.code == 2 and said.out == ""
+        assert said.err == f"error: --output: cannot create {tmp_path / 'file'}: File exists\n"
+
+
 def test_a_ladder_that_no_curriculum_has_is_refused_before_anything_is_written(run, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["evaluate", str(run), "--ladder", "--output", str(tmp_path / "new")])
     with pytest.raises(command_line.UsageError, match="^--ladder: the run has no stages, and "):

@@ -329,6 +329,15 @@ def test_invalid_options_are_one_line_and_write_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("place", ["file/below", 300 * "a"])
+def test_a_folder_that_cannot_be_made_is_one_line(monkeypatch, capsys, recurrent, tmp_path, place):
+    (tmp_path / "file").touch()
+    status, out, err = call(monkeypatch, capsys, recurrent, f"--output={tmp_path / place}")
+    assert status == 2 and not out and err.count("\n") == 1
+    assert err.startswith(f"error: --output: cannot create {tmp_path}/")
+    assert [one.name for one in tmp_path.iterdir()] == ["file"]
+
+
 @pytest.mark.parametrize(
     ("name", "package", "extra"), [("stablehlo", "flatbuffers", "export"), ("onnx", "jax2onnx", "onnx")]
 )

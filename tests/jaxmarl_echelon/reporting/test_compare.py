@@ -141,6 +141,19 @@ def test_a_comparison_of_other_runs_is_kept(monkeypatch, capsys, tmp_path):
     assert {path: path.read_bytes() for path in output.iterdir()} == before
 
 
+@pytest.mark.parametrize("place", ["file", "file/below", 300 * "a"])
+def test_a_folder_that_cannot_be_made_is_one_line(monkeypatch, capsys, tmp_path, place):
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "a", (0.1, 0.2))
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(SystemExit) as caught:
+        call(monkeypatch, "a", "--output", place, "--resamples", 100)
+    said = capsys.readouterr()
+    assert caught.value.code == 2 and said.out == "" and said.err.count("\n") == 1
+    assert said.err.startswith(f"error: --output: cannot create {place}: ")
+    assert (tmp_path / "file").read_text() == "kept"
+
+
 def test_a_single_run_is_shown_without_an_interval(monkeypatch, capsys, tmp_path):
     write_run(tmp_path / "a", (0.1, 0.25))
     write_run(tmp_path / "b", (0.1, 0.75), algo="sac")

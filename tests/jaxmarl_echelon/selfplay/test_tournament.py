@@ -125,6 +125,15 @@ def test_invalid_tournaments_are_rejected_before_any_game(given, message, monkey
     assert str(error.value) == message and not list(tmp_path.iterdir())
 
 
+def test_a_folder_that_cannot_be_made_is_refused_before_any_game(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("kept")
+    monkeypatch.setattr(cli, "load_entrants", lambda *given: entrants())
+    monkeypatch.setattr(cli.round_robin, "play_round_robin", None)
+    monkeypatch.setattr("sys.argv", ["tournament", "run", "--output", str(tmp_path / "file")])
+    with pytest.raises(ValueError, match="^--output: cannot create .*file: File exists$"):
+        cli.main()
+
+
 class Paid(Duel):
     """Curricula may change who is paid."""
 
