@@ -125,7 +125,7 @@ def reproduce_scores(program, config, state, facts: Mapping[str, Any]) -> str:
         compiler.jit_evaluation(evaluation_as_in_training(program, config.seed))(state, program.world)
     )
     values = evaluation_values(assessment.scalars, assessment.result, program.env.spec)
-    parts = [f"return {formats.format_fixed(values['eval_agg/avg_reward'], 1)}"]
+    parts = [f"return {formats.format_finite(values['eval_agg/avg_reward'])}"]
     spec = judging_spec(program)
     if (column := spec.score_column) is not None:
         parts.insert(0, f"{spec.score} {formats.format_fixed(values[f'eval_agg/{column}'], 2)}")

@@ -361,7 +361,7 @@ def write_episodes(path: Path, rows: list[dict]) -> None:
 def describe_episode(row: Mapping[str, Any]) -> str:
     """Returns an episode's row in words: "episode 3: pinch_left, timeout, return 201.5, 410 decisions"."""
     words = [str(row[name]) for name in ("task", "outcome") if row.get(name)]
-    words += [f"return {formats.format_fixed(row['reward'], 1)}", f"{row['length']} decisions"]
+    words += [f"return {formats.format_finite(row['reward'])}", f"{row['length']} decisions"]
     return f"episode {row['episode']}: {', '.join(words)}"
 
 

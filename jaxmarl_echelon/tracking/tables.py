@@ -70,7 +70,7 @@ def _score_table(
             names = (spec.score_column, f"{spec.score}_low", f"{spec.score}_high")
             cells.append(format_interval(*(values[f"eval_agg/{name}"] for name in names)))
         cells += [
-            format_fixed(values["eval_agg/avg_reward"], 1),
+            format_finite(values["eval_agg/avg_reward"]),
             format_fixed(values["eval_agg/avg_episode_length"], 0),
         ]
         result.add_row(*cells, *(format_fixed(values[name], 2) for name in further))

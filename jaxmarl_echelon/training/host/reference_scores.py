@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from algos import compiler
+from jaxmarl_echelon.tracking.formats import format_finite
 from jaxmarl_echelon.training.acting import controllers
 from jaxmarl_echelon.training.acting.state import RunState
 from jaxmarl_echelon.training.host.run_record import evaluation_values
@@ -76,7 +77,7 @@ def _result(program: Program, score: Mapping[str, float]) -> str:
     """Formats a score with its interval; the return without a score."""
     spec = program.env.spec
     if spec.score is None:
-        return f"return {score['eval_agg/avg_reward']:.1f}"
+        return f"return {format_finite(score['eval_agg/avg_reward'])}"
     names = (spec.score_column, f"{spec.score}_low", f"{spec.score}_high")
     mean, low, high = (100 * score[f"eval_agg/{name}"] for name in names)
     return f"{spec.score} {mean:.1f} % [{low:.1f}, {high:.1f}]"

@@ -93,6 +93,17 @@ def test_tables_of_actors_show_what_occurred(tmp_path):
     assert "collisions" not in text and "speed" not in text
 
 
+@pytest.mark.parametrize(
+    ("earned", "cell"), [(0.00583, "0.0058"), (-0.00095, "-9.50e-04"), (164.23, "164.2")]
+)
+def test_tables_of_actors_keep_the_digits_of_small_returns(tmp_path, earned, cell):
+    """As the console shows them in training."""
+    spec = declared(tmp_path).spec
+    values = EVALUATED | {"avg_reward": earned}
+    (table,) = tables.actor_tables({"policy": {f"eval_agg/{k}": v for k, v in values.items()}}, 8, spec)
+    assert [list(one.cells) for one in table.columns if one.header == "return"] == [[cell]]
+
+
 def test_tables_of_actors_count_the_episodes_that_are_not_scored(tmp_path):
     spec, rows = declared(tmp_path).spec, {}
     for actor, number in (("policy", 3.0), ("script", 0.0)):
