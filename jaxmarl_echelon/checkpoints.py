@@ -350,6 +350,10 @@ def restore_state(folder: Path, like: PyTree, prefix: str = "") -> PyTree:
     except CheckpointError:
         raise
     except Exception as error:
+        if not (folder / METADATA).is_file():
+            raise CheckpointError(
+                f"{folder}: was removed while it was read, as its run went on; repeat the command"
+            ) from error
         reason = str(error).strip().splitlines()
         raise CheckpointError(
             f"{folder}: damaged checkpoint ({reason[0][:120] if reason else error!r})"

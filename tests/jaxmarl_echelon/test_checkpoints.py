@@ -262,6 +262,13 @@ def test_a_wrong_folder_or_name_is_answered_with_what_is_there(tmp_path):
         run_loading.load_run(str(tmp_path / "group"), "latest")
 
 
+def test_a_checkpoint_that_its_run_has_removed_is_not_called_damaged(tmp_path):
+    found = checkpoints.save_checkpoint(tmp_path, ("latest",), state(1.0), {"step": 1})
+    checkpoints.save_checkpoint(tmp_path, ("latest",), state(2.0), {"step": 2})
+    with pytest.raises(checkpoints.CheckpointError, match="was removed while it was read.*; repeat the com"):
+        checkpoints.restore_state(found, jax.eval_shape(state))
+
+
 def test_a_truncated_checkpoint_is_refused(tmp_path):
     found = checkpoints.save_checkpoint(tmp_path, ("latest",), state(), {"step": 1})
     for path in (found / "state").rglob("*"):
