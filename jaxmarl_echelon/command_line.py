@@ -24,6 +24,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from algos.checks import suggest_names
 from algos.compiler import provide_collective_threads
 from algos.defaults import config_directory
 from jaxmarl_echelon.config_keys import (
@@ -102,12 +103,21 @@ def _refuse(message: str) -> NoReturn:
     raise SystemExit(2) from None
 
 
+# How argparse begins its message.
+UNRECOGNIZED = "unrecognized arguments: "
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises UsageError."""
 
     def error(self, message: str) -> NoReturn:
-        """Raises UsageError instead of ending the process."""
-        raise UsageError(message)
+        """Raises UsageError instead of ending the process, with the closest options for an unknown one."""
+        first = message.removeprefix(UNRECOGNIZED).split(maxsplit=1)[0] if message else ""
+        if not message.startswith(UNRECOGNIZED) or not first.startswith("-"):
+            raise UsageError(message)
+        option = first.partition("=")[0]
+        known = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
+        raise UsageError(f"{option}: unknown option; {suggest_names(option, known)}")
 
 
 def invoked_command(module: str, script: str) -> str:

@@ -72,6 +72,26 @@ def test_names_are_suggested_only_among_many(name, many, said):
     assert checks.suggest_names(name, many).startswith(said)
 
 
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (["--episods", "3"], "--episods: unknown option; allowed: --help, --episodes, --seed"),
+        (["--episods=3"], "--episods: unknown option; allowed: --help, --episodes, --seed"),
+        (["-e"], "-e: unknown option; allowed: --help, --episodes, --seed"),
+        (["run", "extra"], "unrecognized arguments: extra"),
+        (["--episodes"], "argument --episodes: expected one argument"),
+    ],
+)
+def test_unknown_options_are_answered_with_those_that_exist(typed, said):
+    parser = command_line.Parser()
+    parser.add_argument("--episodes")
+    parser.add_argument("--seed")
+    parser.add_argument("run", nargs="?")
+    with pytest.raises(command_line.UsageError) as caught:
+        parser.parse_args(typed)
+    assert str(caught.value) == said
+
+
 CONFIG = {
     "env": {f"setting_{n}": n for n in range(20)} | {"lidar_beams": 108, "lidar_beam": 1},
     "algo": {"gamma": 0.99, "core": {"width": 4}},
