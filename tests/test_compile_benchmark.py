@@ -23,7 +23,13 @@ def test_lines_belong_to_the_innermost_function_and_to_its_callers(tmp_path, rep
     benchmark = load_script(repository / "benchmarks" / "compile.py")
     (tmp_path / "waves.py").write_text(SOURCE)
     waves = load_script(tmp_path / "waves.py")
-    text = jax.jit(lambda x: waves.outer(x)).lower(1.0).as_text(debug_info=True)
+    # Other tests leave the stacks out.
+    short = jax.config.jax_traceback_in_locations_limit
+    jax.config.update("jax_traceback_in_locations_limit", 10)
+    try:
+        text = jax.jit(lambda x: waves.outer(x)).lower(1.0).as_text(debug_info=True)
+    finally:
+        jax.config.update("jax_traceback_in_locations_limit", short)
     own, total = benchmark.functions(text, (f"{tmp_path}/",))
     assert (own["waves.inner"], own["waves.outer"]) == (2, 2)
     assert (total["waves.inner"], total["waves.outer"]) == (2, 4)
