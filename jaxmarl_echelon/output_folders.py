@@ -18,7 +18,7 @@ def make_folder(folder: Path, key: str = OUTPUT) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(refusal(folder, key, error)) from error
+        raise ValueError(describe_refusal(folder, key, error)) from error
 
 
 def is_taken(folder: Path, key: str = OUTPUT) -> bool:
@@ -26,9 +26,9 @@ def is_taken(folder: Path, key: str = OUTPUT) -> bool:
     try:
         return folder.exists()
     except OSError as error:  # too long, or below a folder without permission
-        raise ValueError(refusal(folder, key, error)) from error
+        raise ValueError(describe_refusal(folder, key, error)) from error
 
 
-def refusal(folder: Path, key: str, error: OSError) -> str:
+def describe_refusal(folder: Path, key: str, error: OSError) -> str:
     """Formats the message for a folder that cannot be created."""
     return f"{key}: cannot create {folder}: {error.strerror}"

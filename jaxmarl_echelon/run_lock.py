@@ -59,7 +59,7 @@ def _held(folder: Path, key: str) -> Iterator[None]:
         made = lock
         _acquire_lock(lock, mine)
     except OSError as error:
-        raise LockedError(output_folders.refusal(made, key, error)) from None
+        raise LockedError(output_folders.describe_refusal(made, key, error)) from None
     beats = threading.Thread(target=_beat, args=(lock, mine, ended), daemon=True)
     beats.start()
     try:

@@ -56,8 +56,8 @@ import jax  # noqa: E402
 CACHE = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(REPOSITORY / ".cache" / "jax"))
 
 jax.config.update("jax_compilation_cache_dir", CACHE)
-# Each compiled program holds memory maps, of which Linux grants a process 65,530, and memory: two workers
-# that keep all of them need 20 GB in the end.
+# Each compiled program holds memory maps, of which Linux grants a process 65,530, and memory: a process
+# that kept those of a quarter of the files had 5.5 GB.
 MOST_MAPS = 40_000
 MOST_BYTES = 4 << 30
 

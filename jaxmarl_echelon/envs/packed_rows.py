@@ -64,14 +64,7 @@ def _unpacked(layout: RowLayout, wide: tuple[jax.Array, ...], narrow: dict[str, 
 def pack_one(tree: PyTree) -> PackedRows:
     """Packs one unbatched tree; under `vmap`, leaves that are not batched are packed once."""
     leaves, structure = jax.tree.flatten(tree)
-    layout = RowLayout(structure, tuple((jnp.shape(leaf), leaf.dtype) for leaf in leaves))
-    wide, parts = [], {}
-    for leaf, (shape, dtype) in zip(leaves, layout.leaves, strict=True):
-        if _is_narrow(shape, dtype):
-            parts.setdefault(str(dtype), []).append(jnp.ravel(leaf))
-        else:
-            wide.append(leaf)
-    return PackedRows(tuple(wide), {name: jnp.concatenate(part) for name, part in parts.items()}, layout)
+    return pack_as(tree, RowLayout(structure, tuple((jnp.shape(leaf), leaf.dtype) for leaf in leaves)))
 
 
 def pack_batch(tree: PyTree) -> PackedRows:

@@ -308,7 +308,6 @@ def read_sequences(
       gamma: discount of one step.
       burn_in: fewer than L.
     """
-    begins = _begins_episode(ring, row, slot)
     row, places = row[:, None], jnp.arange(steps + 1)
     slots = (slot[:, None] + places) % ring.slots
     ends, newest = ring.last[row, slots], slots == ring.newest[row]
@@ -333,7 +332,8 @@ def read_sequences(
         reset = seen(ring.context.begins, ring.next_context.begins) | restarts[..., None]
     inside = known & ~final
     if burn_in:
-        inside &= (places >= burn_in) | begins[:, None] | (jnp.cumsum(restarts, 1) > 0)
+        whole = _begins_episode(ring, row, slot[:, None]) | (jnp.cumsum(restarts, 1) > 0)
+        inside &= (places >= burn_in) | whole
     obs, source = seen(ring.obs, ring.next_obs).astype(jnp.float32), source[:, :-1]
     return Sample(
         obs=obs[:, :-1],
@@ -351,10 +351,10 @@ def read_sequences(
 
 
 def _begins_episode(ring: Ring, row: jax.Array, slot: jax.Array) -> jax.Array:
-    """Whether decisions `[B]` are known to be the first ones of their trajectories.
+    """Whether decisions `[...]` are known to be the first ones of their trajectories.
 
     What came before a row's oldest decision is overwritten, once the row is full.
     """
     before = (slot - 1) % ring.slots
-    oldest = jnp.where(ring.count[row] < ring.slots, slot == 0, False)
-    return oldest | (ring.last[row, before] & (before != ring.newest[row]))
+    first = (ring.count[row] < ring.slots) & (slot == 0)
+    return first | (ring.last[row, before] & (before != ring.newest[row]))

@@ -87,7 +87,8 @@ def expand_members(
     if samples is None:
         require_varying_keys(config, base, drawn)
     result, played, rules = [], None, None
-    for variant, chosen in read_variants(config, drawn).items():
+    found = read_variants(config, drawn)
+    for variant, chosen in found.items():
         changes = chosen | following_changes(config, chosen)
         require_numbers_only(config, base, variant, changes, drawn=variant in drawn)
         # Environments take long to build, and numbers of learners do not change them.
@@ -109,8 +110,8 @@ def expand_members(
             resolved = input_files.with_absolute_paths(plain, input_files.hash_input_files(run))
             result.append(Member(name, variant, run, resolved, changes))
     if samples is None:
-        changed = reversed(read_variants(config, drawn).items())
-        require_read_numbers(base, {key: f"variants.{name}" for name, keys in changed for key in keys})
+        first = {key: f"variants.{name}" for name, keys in reversed(found.items()) for key in keys}
+        require_read_numbers(base, first)
     return result
 
 
