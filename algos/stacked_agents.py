@@ -105,8 +105,9 @@ def split_batch_by_agent(batch: Rollout | Transition) -> Rollout | Transition:
     """Splits a batch by agent: leading axis `[A]`, and an axis of length 1 in place of the agents'."""
     if isinstance(batch, Transition):
         return split_agent_axis(batch, DECISION)
-    ends = split_agent_axis({"last_value": batch.last_value, "last_skip": batch.last_skip}, DECISION)
-    return split_agent_axis(batch.replace(last_value=None, last_skip=None), HISTORY).replace(**ends)
+    names = ("last_value", "last_skip", "last_alive")
+    ends = split_agent_axis({name: getattr(batch, name) for name in names}, DECISION)
+    return split_agent_axis(batch.replace(**dict.fromkeys(names)), HISTORY).replace(**ends)
 
 
 def split_rows_by_agent(tree: PyTree, axis: int, number: int) -> PyTree:

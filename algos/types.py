@@ -87,6 +87,8 @@ class Rollout(struct.PyTreeNode):
       carry: recurrent state `[k, E, A, ...]` before the first step of each segment (`()` when
         feed-forward).
       last_value: `[E, A]` value of the observation after the last step; None as for `bootstrap`.
+      last_alive: `[E, A]` bool; the agent acts on the observation after the last step. None but for learners
+        of teams.
     """
 
     obs: PyTree
@@ -103,6 +105,7 @@ class Rollout(struct.PyTreeNode):
     last_value: jax.Array | None
     skip: jax.Array | None = None
     last_skip: jax.Array | None = None
+    last_alive: jax.Array | None = None
     advantage: jax.Array | None = None
     out: jax.Array | None = None
     taught: jax.Array | None = None

@@ -170,6 +170,7 @@ BATTLE_PQN = {
     "algo.core.kind": "gru",
     "algo.core.width": "512",
 }
+BATTLE_PQN_VDN = BATTLE_PQN | {"algo.team_reward": "mean"}
 # Agents of a battle.
 SIZES = {"3m": 3, "2s3z": 5}
 # Numbers that count an environment's decisions; those of independent learners count decisions of agents.
@@ -274,7 +275,7 @@ def value_task(
         agents=3,
         greedy=True,
         group="alg.",
-        shares=() if algorithm == "pqn" else REPLAY_SHARES,
+        shares=() if algorithm.startswith("pqn") else REPLAY_SHARES,
     )
 
 
@@ -332,18 +333,21 @@ TASKS = {
     ),
     "spread_qmix": spread("qmix", "qmix_rnn", "ql_rnn_mpe", SPREAD_QMIX),
     "spread_pqn": spread("pqn", "pqn_vdn_ff", "pqn_vdn_ff_mpe", SPREAD_PQN),
+    "spread_pqn_vdn": spread("pqn_vdn", "pqn_vdn_ff", "pqn_vdn_ff_mpe", SPREAD_PQN),
     "3m": battle("3m", central=False),
     "3m_mappo": battle("3m", central=True),
     "3m_iql": battle_values("3m", "dqn", "iql_rnn", "ql_rnn_smax", BATTLE_VDN),
     "3m_vdn": battle_values("3m", "vdn", "vdn_rnn", "ql_rnn_smax", BATTLE_VDN),
     "3m_qmix": battle_values("3m", "qmix", "qmix_rnn", "ql_rnn_smax", BATTLE_QMIX),
     "3m_pqn": battle_values("3m", "pqn", "pqn_vdn_rnn", "pqn_vdn_rnn_smax", BATTLE_PQN),
+    "3m_pqn_vdn": battle_values("3m", "pqn_vdn", "pqn_vdn_rnn", "pqn_vdn_rnn_smax", BATTLE_PQN_VDN),
     "2s3z": battle("2s3z", central=False),
     "2s3z_mappo": battle("2s3z", central=True),
     "2s3z_iql": battle_values("2s3z", "dqn", "iql_rnn", "ql_rnn_smax", BATTLE_VDN),
     "2s3z_vdn": battle_values("2s3z", "vdn", "vdn_rnn", "ql_rnn_smax", BATTLE_VDN),
     "2s3z_qmix": battle_values("2s3z", "qmix", "qmix_rnn", "ql_rnn_smax", BATTLE_QMIX),
     "2s3z_pqn": battle_values("2s3z", "pqn", "pqn_vdn_rnn", "pqn_vdn_rnn_smax", BATTLE_PQN),
+    "2s3z_pqn_vdn": battle_values("2s3z", "pqn_vdn", "pqn_vdn_rnn", "pqn_vdn_rnn_smax", BATTLE_PQN_VDN),
     "pendulum": Task(("env=brax/inverted_pendulum", "algo=ppo"), "", measure=("inverted_pendulum", "return")),
 }
 

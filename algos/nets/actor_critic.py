@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, NamedTuple, cast
 
 import flax.linen as nn
@@ -222,16 +223,24 @@ class PolicyFunctions(NamedTuple):
     sequence: Callable
 
 
-def with_observation_decoder(policy: PolicyFunctions, statistics: Statistics) -> PolicyFunctions:
-    """Wraps a policy to take observations in the form of `compress_observations`."""
+def with_inputs(policy: PolicyFunctions, see: Callable) -> PolicyFunctions:
+    """Wraps a policy to take observations whose networks' inputs are `see(obs)`."""
 
     def apply(params, obs, mask):
-        return policy.apply(params, decompress_observations(statistics, obs), mask)
+        return policy.apply(params, see(obs), mask)
+
+    def step(params, obs, carry, reset, mask):
+        return policy.step(params, see(obs), carry, reset, mask)
 
     def sequence(params, obs, carry, reset, mask):
-        return policy.sequence(params, decompress_observations(statistics, obs), carry, reset, mask)
+        return policy.sequence(params, see(obs), carry, reset, mask)
 
-    return policy._replace(apply=apply, sequence=sequence)
+    return policy._replace(apply=apply, step=step, sequence=sequence)
+
+
+def with_observation_decoder(policy: PolicyFunctions, statistics: Statistics) -> PolicyFunctions:
+    """Wraps a policy to take observations in the form of `compress_observations`."""
+    return with_inputs(policy, partial(decompress_observations, statistics))
 
 
 def make_actor_critic(

@@ -22,9 +22,9 @@ from algos.nets.networks import MLP, Layers, Linear, flatten_features
 from algos.off_policy.dqn import ActionValueSettings, make_value_method, next_mask
 from algos.off_policy.learning import OffPolicyMethod
 from algos.off_policy.replay.rings import ReplayRowLayout
+from algos.teams import TEAM_REWARDS, append_agent_ids, combine_team_rewards, count_agent_ids
 from algos.types import ActionSpec, Context, ObservationSpec, PyTree, Transition
 
-TEAM_REWARDS = ("sum", "mean")
 # Small, so that mixtures begin near 0 whatever the scale of states is: values that begin far above all
 # returns keep themselves up through the targets. That of JaxMARL's `qmix_rnn.py`.
 HYPER_GAIN = 0.001
@@ -69,10 +69,7 @@ class TeamValueSettings(ActionValueSettings):
 
     def team_method(self, observation: ObservationSpec, action: ActionSpec, **mixer) -> OffPolicyMethod:
         """Builds the method of teams with this mixer; see `make_value_method`."""
-        encoded = encoded_blocks(self.encoder, observation.blocks)
-        if encoded and self.agent_ids:
-            raise ValueError(f"agent_ids=True: must be false with encoder.kind={self.encoder.kind}")
-        ids = observation.team if self.agent_ids else 0
+        ids = count_agent_ids(self.agent_ids, self.encoder, observation)
         method = make_value_method(
             self,
             observation,
@@ -186,21 +183,6 @@ def add_values(params: PyTree, chosen: jax.Array, obs: jax.Array, context: Conte
     return jnp.where(context.alive, chosen, 0.0).sum(-1)
 
 
-def append_agent_ids(agents: int, obs: jax.Array) -> jax.Array:
-    """Appends each agent's place in its team as a one-hot vector: `[N, ..., A, F]` to `[N, ..., A, F + A]`.
-
-    Raises:
-      ValueError: for observations of other than all A agents, such as those of an exported policy.
-    """
-    if obs.ndim < 3 or obs.shape[-2] != agents:
-        raise ValueError(
-            f"agent_ids=True: acts for all {agents} agents of a team at once; must be false for a policy "
-            "that acts for one agent, or is exported"
-        )
-    ids = jnp.broadcast_to(jnp.eye(agents, dtype=obs.dtype), (*obs.shape[:-1], agents))
-    return jnp.concatenate([obs, ids], -1)
-
-
 def rows_of_teams(
     action: ActionSpec,
     team_reward: str,
@@ -221,9 +203,7 @@ def rows_of_teams(
         raise ValueError("context=None: learners of teams need transitions with contexts")
     acts = transition.alive & now.alive
     paid = acts if now.paid is None else acts | now.paid
-    reward = jnp.where(paid, transition.reward, 0.0).sum(1)
-    if team_reward == "mean":
-        reward = reward / jnp.maximum(paid.sum(1), 1)
+    reward = combine_team_rewards(team_reward, transition.reward, paid)
     cut = acts & later.alive & transition.boundary & (transition.discount > 0)
     return transition.replace(
         obs=seen_by(acts, transition.obs, observation),

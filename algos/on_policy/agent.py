@@ -84,6 +84,7 @@ class RolloutLearner(RolloutSettings):
         blocks: Sequence[Block] = (),
         critic_shape: tuple[int, ...] | None = None,
         samples: int | None = None,
+        team: int = 1,
         shards: int = 1,
         updates: int | None = None,
         **run,
@@ -96,6 +97,7 @@ class RolloutLearner(RolloutSettings):
           blocks: blocks of the flattened observation, for encoders.
           critic_shape: shape of the critic's own observation, which is flattened too; None for the same.
           samples: parallel agents, E * A; needed only to normalise or centre rewards.
+          team: agents that are learnt from together, for learners of teams.
           shards: number of shards of the parallel agents; see `algos.collectives`.
           updates: updates of the run, the default length of schedules.
           run: further arguments for `method`.
@@ -103,7 +105,7 @@ class RolloutLearner(RolloutSettings):
         Raises:
           ValueError: for incompatible settings.
         """
-        observation = ObservationSpec(observation_shape, tuple(blocks), critic_shape)
+        observation = ObservationSpec(observation_shape, tuple(blocks), critic_shape, team)
         total_updates = self.total_updates or updates
         rows = None if samples is None else self.rows(samples) // shards
         policy = self.networks(observation, action)

@@ -22,7 +22,6 @@ from algos.on_policy.agent import OnPolicyMethod, RolloutLearner
 from algos.on_policy.minibatches import sum_alive
 from algos.on_policy.returns import gae_of_rollout
 from algos.on_policy.sample_epochs import keep_where, learning_rewards, run_epochs
-from algos.on_policy.segment_epochs import split_into_segments
 from algos.on_policy.settings import OnPolicyState
 from algos.optim.optimizers import VALUE_OPTIMIZERS, Optimizer, make_optimizer
 from algos.types import ActionSpec, Agent, Asymmetric, Hyper, Metrics, ObservationSpec, PyTree, Rollout
@@ -39,7 +38,8 @@ class PQNConfig(RolloutLearner):
       core: recurrent core between the hidden layers and the values; a mapping is accepted. With one, rows of
         `horizon` decisions are learnt from whole.
       epochs: passes over a rollout.
-      num_minibatches: minibatches per pass; must divide T * E * A, or E * A with a recurrent core.
+      num_minibatches: minibatches per pass; must divide T * E * A, or E * A with a recurrent core (of teams
+        T * E, or E).
       optimizer: one of `algos.optim.optimizers.VALUE_OPTIMIZERS`.
       epsilon, epsilon_end: probability of a random legal action, initially and after `exploration_fraction`.
       exploration_fraction: part of `total_updates` over which the probability falls linearly.
@@ -125,23 +125,29 @@ class PQNConfig(RolloutLearner):
         *,
         critic_shape: tuple[int, ...] | None = None,
         samples: int | None = None,
+        team: int = 1,
         shards: int = 1,
         **run,
     ) -> Agent:
         """Builds the agent; see `RolloutLearner.make`. Critics' own observations are not used."""
         del critic_shape
         if samples is not None:
-            unit = "agents" if self.recurrent else "samples of a rollout (horizon * environments * agents)"
+            who = "teams" if self.teams else "agents"
+            sizes = "horizon * environments" if self.teams else "horizon * environments * agents"
+            unit = who if self.recurrent else f"samples of a rollout ({sizes})"
             each = "" if shards == 1 else f" on each of {shards} shards"
-            rows = samples // shards * (1 if self.recurrent else self.horizon)
+            rows = samples // (shards * team) * (1 if self.recurrent else self.horizon)
             require_minibatches(self.num_minibatches, rows, unit + each)
-        agent = super().make(observation_shape, action, samples=samples, shards=shards, **run)
+        agent = super().make(observation_shape, action, samples=samples, team=team, shards=shards, **run)
         # Values are no distribution that another learner could imitate.
         return agent._replace(teach=None, explores=True)
 
 
 class ValueBatch(NamedTuple):
     """Rows to learn from: samples `[N, ...]`, or segments `[S, T, ...]` with a recurrent core.
+
+    Of learners of teams, a row is one of a team: `obs`, `action`, `reset`, `carry` and `acts` have an axis of
+    agents `[N, A, ...]`, the others have none.
 
     Attributes:
       obs: observations in the form of `algos.nets.observations.compress_observations`.
@@ -152,6 +158,7 @@ class ValueBatch(NamedTuple):
       reset: bool, as in `Rollout`.
       carry: recurrent state before each segment, `[S, ...]`; `()` without a core.
       idle: bool per row, of agents that were never `alive` in the rollout.
+      acts: bool, agents of a team whose values are added; None for learners of single agents.
     """
 
     obs: jax.Array | Entities | Asymmetric
@@ -162,6 +169,7 @@ class ValueBatch(NamedTuple):
     reset: jax.Array
     carry: PyTree
     idle: jax.Array
+    acts: jax.Array | None = None
 
 
 def rollout_epsilon(state: OnPolicyState) -> jax.Array:
@@ -199,13 +207,23 @@ def value_targets(config: PQNConfig, state: OnPolicyState, rollout: Rollout, hyp
         carry=(),
         idle=jnp.broadcast_to(~learnt.any(0), learnt.shape),
     )
+    return arrange_rows(config, steps, rollout.carry)
+
+
+def arrange_rows(config: PQNConfig, steps: ValueBatch, carry: PyTree) -> ValueBatch:
+    """Arranges the decisions `[T, E, ...]` of a rollout in rows.
+
+    Args:
+      config: the settings.
+      steps: the decisions; targets `[T, E, A]`, or `[T, E]` of teams.
+      carry: recurrent state `[1, E, A, ...]` before the rollout; `()` without a core.
+    """
+    length, axes = len(steps.target), steps.target.ndim
     if not config.recurrent:
-        return jax.tree.map(lambda x: x.reshape((learnt.size,) + x.shape[learnt.ndim :]), steps)
-    rows = jax.tree.map(lambda x: jnp.moveaxis(split_into_segments(x, 1), 0, 1), steps)
+        return jax.tree.map(lambda x: x.reshape((steps.target.size,) + x.shape[axes:]), steps)
+    rows = jax.tree.map(lambda x: jnp.moveaxis(x.reshape((length, -1) + x.shape[axes:]), 0, 1), steps)
     # The carry of an agent that is dead at the start may be non-finite.
-    carry = jax.tree.map(
-        lambda x: jnp.where(jnp.isfinite(x), x, 0.0).reshape((-1,) + x.shape[3:]), rollout.carry
-    )
+    carry = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, 0.0).reshape((-1,) + x.shape[axes:]), carry)
     return rows._replace(carry=carry, idle=rows.idle[:, 0])
 
 
@@ -238,7 +256,7 @@ def learn_values(
 def action_value_loss(
     policy: PolicyFunctions, params: PyTree, batch: ValueBatch
 ) -> tuple[jax.Array, Metrics]:
-    """Half the squared errors of the taken actions' values, averaged over the decisions.
+    """Half the squared errors of the taken actions' values, or of their sums over a team, averaged over rows.
 
     Args:
       policy: the network.
@@ -250,6 +268,8 @@ def action_value_loss(
     """
     values, _ = policy.sequence(params, batch.obs, batch.carry, batch.reset, None)
     value = values.of(batch.action)
+    if batch.acts is not None:
+        value = jnp.where(batch.acts, value, 0.0).sum(-1)
     error = value - batch.target
     samples = {"value_loss": 0.5 * jnp.square(error), "td_error": jnp.abs(error), "value": value}
     return masked_mean_or_zero(samples["value_loss"], batch.alive), samples

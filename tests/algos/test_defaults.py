@@ -18,6 +18,7 @@ from algos.off_policy.tqc import TQCConfig
 from algos.on_policy.a2c import A2CConfig
 from algos.on_policy.ppo import PPOConfig
 from algos.on_policy.pqn import PQNConfig
+from algos.on_policy.pqn_vdn import PQNVDNConfig
 from jaxmarl_echelon.selfplay.settings import PoolSettings
 
 FILES = {
@@ -25,6 +26,7 @@ FILES = {
     "algo/dqn": DQNConfig,
     "algo/ppo": PPOConfig,
     "algo/pqn": PQNConfig,
+    "algo/pqn_vdn": PQNVDNConfig,
     "algo/qmix": QMIXConfig,
     "algo/reinforce_lm": LanguageSettings,
     "algo/sac": SACConfig,

@@ -78,6 +78,7 @@ def collect_rollout(
             carry=carries[role],
             last_value=_values(collector, run, role),
             last_skip=_waiting(collector, run, role),
+            last_alive=_acting(collector, run, role),
         )
         for role, record in records.items()
     }
@@ -234,7 +235,7 @@ def _record(
     turns: bool,
     taught: jax.Array | None,
 ) -> dict:
-    """Row of a learner's Rollout for one decision, without `carry`, `last_value` and `last_skip`."""
+    """Row of a learner's Rollout for one decision, without `carry` and what follows the last one."""
     before, after, transition = moment.before, moment.after, moment.transition
     over = transition.reset_next[:, None]
     waited = transition.waited.get(role)
@@ -327,6 +328,14 @@ def _waiting(collector: RolloutSpec, run: RunState, learner: str) -> jax.Array |
     waits = episodes_lib.awaiting_reward(collector.env.spec, run.episodes.running.tree)
     seats = collector.seats(learner)
     return concatenate_roles(collector.part(role, waits[role]) for role in seats) if waits else None
+
+
+def _acting(collector: RolloutSpec, run: RunState, learner: str) -> jax.Array | None:
+    """Mask `[E, A]` of a learner's agents that act after the rollout; None but for learners of teams."""
+    if learner not in collector.teams:
+        return None
+    alive = run.episodes.time.alive
+    return concatenate_roles(collector.part(role, alive[role]) for role in collector.seats(learner))
 
 
 def _values(collector: RolloutSpec, run: RunState, learner: str) -> jax.Array | None:

@@ -10,7 +10,8 @@ from algos.nets.action_values import ValueLayer, make_action_values
 from algos.nets.networks import Layers
 from algos.off_policy.dqn import DQNConfig
 from algos.off_policy.replay.rings import Sample, make_windows, read_samples, read_sequences
-from algos.off_policy.teams import MonotonicMixer, QMIXConfig, VDNConfig, append_agent_ids, rows_of_teams
+from algos.off_policy.teams import MonotonicMixer, QMIXConfig, VDNConfig, rows_of_teams
+from algos.teams import append_agent_ids
 from algos.types import ActionSpec, Context, ObservationSpec, Transition
 
 RANDOM = {"tau": 0.05, "normalize_observation": False}

@@ -11,6 +11,7 @@ from algos.off_policy.sac import SACConfig
 from algos.off_policy.teams import VDNConfig
 from algos.on_policy import sample_epochs
 from algos.on_policy.ppo import PPOConfig
+from algos.on_policy.pqn_vdn import PQNVDNConfig
 from algos.on_policy.returns import gae
 from algos.types import Agent
 from jaxmarl_echelon.curricula.base import constant_curriculum
@@ -251,6 +252,7 @@ def test_an_invalid_answer_is_won_by_the_other_seats_last_decision():
         ),
         (SACConfig(), {}, "algo=sac: needs continuous actions; these are discrete"),
         (VDNConfig(), {}, "algo=vdn: teams cannot learn from rewards after the end of all their agents"),
+        (PQNVDNConfig(), {}, "algo=pqn_vdn: teams cannot learn from rewards after the end of all"),
         (PPOConfig(horizon=1), {}, "algo.horizon=1: nothing would be learnt"),
     ],
 )

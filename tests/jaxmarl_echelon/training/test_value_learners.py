@@ -13,6 +13,7 @@ from probes import ROLE
 from algos.off_policy.dqn import DQNConfig
 from algos.off_policy.teams import VDNConfig
 from algos.on_policy.pqn import PQNConfig
+from algos.on_policy.pqn_vdn import PQNVDNConfig
 from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.envs.spaces import Discrete
 from jaxmarl_echelon.selfplay.credit import TransformSettings
@@ -80,6 +81,12 @@ def test_transforms_of_rewards_need_policy_gradients():
         configure(probes.Credit(), PQNConfig(), transforms=TransformSettings(sampling=("Normalize",)))
 
 
+TEAMS = {
+    "vdn": VDNConfig(**COMMON, **REPLAY),
+    "pqn_vdn": PQNVDNConfig(**COMMON, horizon=16, num_minibatches=2, epsilon_end=0.1),
+}
+
+
 class FallenTeam(probes.Fallen):
     """The same, declared to end with its last agent."""
 
@@ -88,9 +95,10 @@ class FallenTeam(probes.Fallen):
         return replace(super().spec, ends_with_team=True)
 
 
-def test_a_team_learns_from_what_its_agents_are_paid_after_their_end():
+@pytest.mark.parametrize("name", TEAMS)
+def test_a_team_learns_from_what_its_agents_are_paid_after_their_end(name):
     """The second agent acts once, and is paid for it three steps later."""
-    config = configure(FallenTeam(), VDNConfig(**COMMON, **REPLAY))
+    config = configure(FallenTeam(), TEAMS[name])
     program, train = make_program(config), make_train_function(config)
 
     @jax.jit
@@ -101,10 +109,15 @@ def test_a_team_learns_from_what_its_agents_are_paid_after_their_end():
     run, returns = trained(jax.random.key(0))
     np.testing.assert_array_equal(returns, np.ones_like(returns))
     assert run.pending == {}
+    if name == "pqn_vdn":
+        return
     rewards = run.policies[ROLE].replay.ring.reward
     assert set(np.unique(rewards)) <= {0.0, 1.0, 2.0} and (np.asarray(rewards) == 2.0).any()
+
+
+def test_teams_need_rewards_before_the_end_of_all_their_agents():
     with pytest.raises(ValueError, match="algo=vdn: teams cannot learn from rewards after the end of all"):
-        make_program(configure(probes.Fallen(), VDNConfig(**COMMON, **REPLAY)))
+        make_program(configure(probes.Fallen(), TEAMS["vdn"]))
 
 
 def test_teams_are_the_agents_of_one_role():
