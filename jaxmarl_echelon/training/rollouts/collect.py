@@ -138,6 +138,7 @@ def _records(collector: RolloutSpec, run: RunState, decided: _DecidedStep) -> di
             decided.decisions.choices[seat],
             collector.memory(seat, decided.decisions.memories),
             turns=collector.env.spec.turns > 0,
+            of_team=role in collector.teams,
             taught=collector.part(seat, decided.taught[seat]) if seat in decided.taught else None,
         )
 
@@ -233,21 +234,27 @@ def _record(
     carry,
     *,
     turns: bool,
+    of_team: bool,
     taught: jax.Array | None,
 ) -> dict:
-    """Row of a learner's Rollout for one decision, without `carry` and what follows the last one."""
+    """Row of a learner's Rollout for one decision, without `carry` and what follows the last one.
+
+    Where a limit cuts an episode, agents that are out by then have a value, but no share in that of a team.
+    """
     before, after, transition = moment.before, moment.after, moment.transition
     over = transition.reset_next[:, None]
     waited = transition.waited.get(role)
     concerned = transition.acted[role] if waited is None else transition.acted[role] | waited
     truncated = after.truncated[role] & concerned
+    gone = transition.cut_while_out.get(role) if of_team else None
+    ended = after.terminated[role] if gone is None else after.terminated[role] | gone
     return {
         "obs": learner_observations(agent, before, role),
         "action": choice.action,
         "extras": choice.extras,
         "reward": after.reward[role],
         "reset": before.restarts(role, moment.reset),
-        "discount": jnp.where(after.terminated[role], 0.0, 1.0),
+        "discount": jnp.where(ended, 0.0, 1.0),
         "boundary": after.terminated[role] | after.truncated[role] | over,
         "bootstrap": _bootstrap(agent, state, truncated, after, role, carry),
         "alive": transition.acted[role],

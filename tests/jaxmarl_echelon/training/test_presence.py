@@ -18,6 +18,7 @@ from algos.off_policy.sac import SACConfig
 from algos.on_policy import sample_epochs, segment_epochs
 from algos.on_policy.a2c import A2CConfig
 from algos.on_policy.ppo import PPOConfig
+from algos.on_policy.pqn_vdn import PQNVDNConfig
 from algos.types import Transition
 from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.envs import episodes as episodes_lib
@@ -51,6 +52,10 @@ def ppo_segments(**changes):
 
 def a2c(**changes):
     return A2CConfig(widths=(16,), normalize_observation=False, **changes)
+
+
+def pqn_vdn(**changes):
+    return PQNVDNConfig(num_minibatches=1, widths=(16,), normalize_observation=False, **changes)
 
 
 def sac(**changes):
@@ -101,6 +106,24 @@ class CutShort(Steered):
         return time.replace(present={ROLE: there})
 
 
+class CutTeam(probes.TimeLimit):
+    """Truncated after two steps, in the second of which the second of its agents goes out."""
+
+    agents = 2
+
+    def __init__(self):
+        super().__init__(2)
+
+    @property
+    def spec(self):
+        return replace(super().spec, late=True, ends_with_team=True)
+
+    def _show(self, state, *rest):
+        time = super()._show(state, *rest)
+        there = jnp.array([True, False]) | ~time.over
+        return time.replace(present={ROLE: there}, alive={ROLE: time.alive[ROLE] & ~time.over})
+
+
 class Broken(Steered):
     """Truncated after four steps instead of ended."""
 
@@ -149,7 +172,8 @@ def test_a_slot_that_is_filled_later_begins_with_an_empty_memory():
 def played_by(program, config, run):
     """One rollout of the program's own collector, with sampled actions."""
     acting = make_controllers(config, program.env, program.agents, {}, greedy=False)
-    collector = RolloutSpec(program.env, program.agents, acting, config.horizon, config.segments)
+    teams = frozenset(name for name, algo in config.algos.items() if algo.teams)
+    collector = RolloutSpec(program.env, program.agents, acting, config.horizon, config.segments, teams=teams)
     return collect.collect_rollout(
         collector, run, run.key, lambda key: program.curriculum.draw(key, run.curriculum)
     )
@@ -279,6 +303,18 @@ def test_a_replay_drops_decisions_after_which_their_agent_is_out_at_a_limit(monk
     alive, discount, acts = given_to_a_replay(CutShort(), monkeypatch, names, stagger=stagger)
     assert alive[:, :, 0].all() and acts[:, :, 0].all() and (discount > 0).all()
     assert not alive[:, :, 1].any() and not acts[:, :, 1].any()  # neither it nor a team bootstraps from it
+
+
+def test_a_rollout_tells_a_team_who_decides_next():
+    """Not who is out at the limit, though its own value would be learnt alone."""
+    config = run_of(CutTeam(), pqn_vdn(horizon=3))
+    program = make_program(config)
+    played = jax.jit(lambda key: played_by(program, config, program.init(key))[1].rollouts[ROLE])
+    rollout = played(jax.random.key(0))
+    np.testing.assert_array_equal(rollout.alive, True)
+    np.testing.assert_array_equal(rollout.discount[:, 0], [[1, 1], [1, 0], [1, 1]])
+    np.testing.assert_array_equal(rollout.boundary[:, 0], [[False] * 2, [True] * 2, [False] * 2])
+    np.testing.assert_array_equal(rollout.last_alive, True)
 
 
 def test_a_replay_is_told_where_memories_are_empty(monkeypatch):
