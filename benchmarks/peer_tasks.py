@@ -1,8 +1,9 @@
 """Tasks of JaxMARL and brax: our training at their published settings, and their own, in turns.
 
     python benchmarks/peer_tasks.py [spread spread_mappo spread_vdn spread_vdn_hidden spread_vdn_next
-        spread_iql spread_qmix spread_pqn 3m 3m_mappo 3m_iql 3m_vdn 3m_qmix 3m_pqn
-        2s3z 2s3z_mappo 2s3z_iql 2s3z_vdn 2s3z_qmix 2s3z_pqn pendulum]
+        spread_iql spread_qmix spread_pqn spread_pqn_vdn
+        3m 3m_mappo 3m_iql 3m_vdn 3m_qmix 3m_pqn 3m_pqn_vdn
+        2s3z 2s3z_mappo 2s3z_iql 2s3z_vdn 2s3z_qmix 2s3z_pqn 2s3z_pqn_vdn pendulum]
         [--seeds 5] [--steps N] [--turns 1] [--peer-python PATH --peer-scripts FOLDER] [--write FILE]
         [--ours algo.optimizer=adam ...] [--theirs alg.HIDDEN_SIZE=128 ...]
 

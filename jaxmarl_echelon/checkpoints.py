@@ -247,6 +247,8 @@ def find_checkpoint(path: str | Path, name: str) -> Path:
         return (candidate.parent / target).resolve()
     if not path.exists():
         raise CheckpointError(f"{path}: no such folder")
+    if path.is_file():
+        raise CheckpointError(f"{path}: is a file, not the folder of a run or a checkpoint")
     whole = sorted(found for place in (path, path / "checkpoints") for found in place.glob("step_*"))
     whole = [found for found in whole if _step(found.name) >= 0 and (found / METADATA).is_file()]
     if name == "latest" and whole:

@@ -255,6 +255,9 @@ def test_a_wrong_folder_or_name_is_answered_with_what_is_there(tmp_path):
             checkpoints.find_checkpoint(folder, "best_eval")
     with pytest.raises(ValueError, match="available: best_eval, latest, step_000000000001$"):
         checkpoints.find_checkpoint(tmp_path / "group/seed_0", "best_evl")
+    (tmp_path / "metrics.csv").write_text("updates\n")
+    with pytest.raises(ValueError, match="metrics.csv: is a file, not the folder of a run or a checkpoint$"):
+        checkpoints.find_checkpoint(tmp_path / "metrics.csv", "best_eval")
     found = checkpoints.find_checkpoint(tmp_path / "group", "latest")
     with pytest.raises(ValueError, match="is of a group; name the folder of a member: seed_0, seed_1$"):
         checkpoints.require_single_run(found, checkpoints.read_metadata(found))
