@@ -4,7 +4,8 @@ import contextlib
 import inspect
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -190,8 +191,8 @@ def make(
     Raises:
       ValueError: one line, for an invalid setting.
     """
-    # Imported here because it takes seconds and most runs do not need it. It prints what it lacks.
-    with contextlib.redirect_stdout(io.StringIO()):
+    # Imported here because it takes seconds and most runs do not need it.
+    with _keep_streams():
         import jaxmarl
 
     require_known_name("JaxMARL", name, [known for known in jaxmarl.registered_envs if has_ends(known)])
@@ -210,6 +211,24 @@ def make(
     if name.startswith(MPE):
         _require_mpe_options(env, options or {})
     return JaxMARL(name, env, find_ends(name), critic)
+
+
+@contextlib.contextmanager
+def _keep_streams() -> Iterator[None]:
+    """Hides what is printed, and keeps the process's streams.
+
+    JaxMARL prints what it lacks, and on the way sets both streams to those that the process began with, which
+    in a notebook, or where a caller has redirected them, are others.
+    """
+    names = ("stdout", "stderr", "__stdout__", "__stderr__")
+    before = {name: getattr(sys, name) for name in names}
+    try:
+        for name in names:
+            setattr(sys, name, io.StringIO())
+        yield
+    finally:
+        for name, stream in before.items():
+            setattr(sys, name, stream)
 
 
 def _require_mpe_options(env: Any, options: Mapping[str, object]) -> None:

@@ -2,6 +2,7 @@
 
 import functools
 import operator
+import sys
 from types import SimpleNamespace
 
 import jax
@@ -240,3 +241,17 @@ def test_every_environment_with_known_ends_has_a_file(repository):
     settings = [yaml.safe_load(file.read_text()) for file in files]
     assert {one["name"] for one in settings} == {name for name in jaxmarl.registered_envs if has_ends(name)}
     assert all(any(name.startswith(start) for name in jaxmarl.registered_envs) for start in FAMILIES)
+
+
+def test_importing_jaxmarl_prints_nothing_and_leaves_the_streams(tmp_path, monkeypatch, capfd):
+    """The module that its extra for brax reads sets both streams to those that the process began with."""
+    noisy = "import sys\nsys.stdout = sys.__stdout__\nsys.stderr = sys.__stderr__\nprint('lacks')\n"
+    (tmp_path / "jaxmarl.py").write_text(noisy + "print('lacks', file=sys.stderr)\nregistered_envs = []\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "jaxmarl", None)  # so that what is there now, or nothing, is put back
+    del sys.modules["jaxmarl"]
+    before = sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__
+    with pytest.raises(ValueError, match="MPE_simple_spread_v3"):
+        inward.make("MPE_simple_spread_v3")
+    assert (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__) == before
+    assert capfd.readouterr() == ("", "")
