@@ -3,13 +3,39 @@
 See docs/reference/trainer.md 10.8.
 """
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 
+from algos.checks import require_choice
+from algos.defaults import FROM_FILE
 from algos.nets.encoders import EncoderConfig, encoded_blocks
 from algos.types import ObservationSpec
 
 TEAM_REWARDS = ("sum", "mean")
+
+
+@dataclass(frozen=True)
+class TeamSettings:
+    """Settings that all learners of whole teams have, in addition to those of their base class.
+
+    Attributes:
+      agent_ids: whether an agent's place in the team is part of its input, so that one network can act
+        differently for each.
+      team_reward: "sum" or "mean" of the rewards of the agents that act, or are paid while they are out of
+        the game.
+    """
+
+    teams: ClassVar[bool] = True
+
+    agent_ids: bool = FROM_FILE
+    team_reward: str = FROM_FILE
+
+    def require_team_reward(self) -> None:
+        """Checks `team_reward`; raises a one-line ValueError."""
+        require_choice("team_reward", self.team_reward, TEAM_REWARDS)
 
 
 def combine_team_rewards(kind: str, reward: jax.Array, paid: jax.Array) -> jax.Array:

@@ -14,7 +14,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from algos.checks import require_choice, require_count
+from algos.checks import require_count
 from algos.defaults import FROM_FILE, take_defaults_from
 from algos.masks import expand_mask
 from algos.nets.encoders import encoded_blocks
@@ -22,7 +22,7 @@ from algos.nets.networks import MLP, Layers, Linear, flatten_features
 from algos.off_policy.dqn import ActionValueSettings, make_value_method, next_mask
 from algos.off_policy.learning import OffPolicyMethod
 from algos.off_policy.replay.rings import ReplayRowLayout
-from algos.teams import TEAM_REWARDS, append_agent_ids, combine_team_rewards, count_agent_ids
+from algos.teams import TeamSettings, append_agent_ids, combine_team_rewards, count_agent_ids
 from algos.types import ActionSpec, Context, ObservationSpec, PyTree, Transition
 
 # Small, so that mixtures begin near 0 whatever the scale of states is: values that begin far above all
@@ -31,27 +31,16 @@ HYPER_GAIN = 0.001
 
 
 @dataclass(frozen=True)
-class TeamValueSettings(ActionValueSettings):
-    """Settings of learners of teams, in addition to those of `ActionValueSettings`.
+class TeamValueSettings(TeamSettings, ActionValueSettings):
+    """Settings of learners of teams with a replay: those of `TeamSettings` and of `ActionValueSettings`.
 
     A transition is one of the whole team: it counts once in `learning_starts`, `epsilon_transitions` and the
     replay's capacity.
-
-    Attributes:
-      agent_ids: whether an agent's place in the team is part of its input, so that one network can act
-        differently for each.
-      team_reward: "sum" or "mean" of the rewards of the agents that act, or are paid while they are out of
-        the game.
     """
-
-    teams: ClassVar[bool] = True
-
-    agent_ids: bool = FROM_FILE
-    team_reward: str = FROM_FILE
 
     def __post_init__(self):
         super().__post_init__()
-        require_choice("team_reward", self.team_reward, TEAM_REWARDS)
+        self.require_team_reward()
 
     def layout(self, action: ActionSpec, critic_shape: tuple[int, ...] | None, team: int) -> ReplayRowLayout:
         """Returns the layout with the agents that are alive, the next legal actions, and the states.

@@ -10,8 +10,8 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from algos.checks import require_choice, require_given
-from algos.defaults import FROM_FILE, take_defaults_from
+from algos.checks import require_given
+from algos.defaults import take_defaults_from
 from algos.nets.actor_critic import PolicyFunctions, with_inputs
 from algos.nets.observations import compress_observations
 from algos.on_policy.agent import OnPolicyMethod
@@ -19,31 +19,20 @@ from algos.on_policy.pqn import PQNConfig, ValueBatch, arrange_rows
 from algos.on_policy.returns import gae
 from algos.on_policy.sample_epochs import keep_where, learning_rewards
 from algos.on_policy.settings import OnPolicyState
-from algos.teams import TEAM_REWARDS, append_agent_ids, combine_team_rewards, count_agent_ids
+from algos.teams import TeamSettings, append_agent_ids, combine_team_rewards, count_agent_ids
 from algos.types import ActionSpec, Hyper, ObservationSpec, Rollout
 
 
 @take_defaults_from("algo/pqn_vdn")
 @dataclass(frozen=True)
-class PQNVDNConfig(PQNConfig):
-    """Settings of PQN of teams, in addition to those of `PQNConfig`.
-
-    Attributes:
-      agent_ids: whether an agent's place in the team is part of its input, so that one network can act
-        differently for each.
-      team_reward: "sum" or "mean" of the rewards of the agents that act, or are paid while they are out of
-        the game.
-    """
+class PQNVDNConfig(TeamSettings, PQNConfig):
+    """Settings of PQN of teams: those of `TeamSettings` and of `PQNConfig`."""
 
     NAME: ClassVar[str] = "pqn_vdn"
-    teams: ClassVar[bool] = True
-
-    agent_ids: bool = FROM_FILE
-    team_reward: str = FROM_FILE
 
     def __post_init__(self):
         super().__post_init__()
-        require_choice("team_reward", self.team_reward, TEAM_REWARDS)
+        self.require_team_reward()
 
     def networks(self, observation: ObservationSpec, action: ActionSpec) -> PolicyFunctions:
         """Builds the network of the agents' action values."""
