@@ -119,8 +119,9 @@ def export_policy(
     require_format(format, opset)
     if output is not None:
         exported_folder.require_new(Path(output))
-    found, facts, config, _, state = run_loading.load_run(str(path), checkpoint, policy_only=True)
+    found, facts, config, program, state = run_loading.load_run(str(path), checkpoint, policy_only=True)
     source = read_source(config, state.policies, role, agent)
+    scored = policies.find_learner(config, source.role.name) == program.role
     run = run_folders.run_of(found)
     if output is None:
         number = "" if agent is None else f"_{agent}"
@@ -145,7 +146,7 @@ def export_policy(
             "checkpoint": found.name,
             "step": facts["step"],
             "environment": facts.get("environment"),
-            "scores": describe_scores(facts),
+            "scores": describe_scores(facts) if scored else {},
         },
         "versions": {"trained": facts.get("versions"), "exported": package_versions()},
     }
@@ -305,7 +306,7 @@ def describe_precision(
 
 
 def describe_scores(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the scores that training gave a checkpoint's policy on its own task, as plain data.
+    """Returns the scores that training gave a checkpoint's first learner on its own task, as plain data.
 
     Empty where the last evaluation was of an earlier policy, or of a variant on the task of another one.
     """

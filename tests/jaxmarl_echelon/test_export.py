@@ -30,6 +30,7 @@ ENVIRONMENTS = {
     "memory": "_target_: probes.Memory\nhorizon: 3\n",
     "masked": "_target_: probes.MaskOnly\n",
     "opposites": "_target_: probes.Opposites\n",
+    "rivals": "_target_: probes.Rivals\n",
 }
 FORMATS = [
     "numpy",
@@ -130,6 +131,13 @@ def test_the_contract_has_no_scores_of_another_policy_or_task(recurrent, tmp_pat
     (facts,) = run.glob("checkpoints/*/metadata.json")
     facts.write_text(json.dumps(json.loads(facts.read_text()) | told))
     assert exported_folder.read_contract(je.export_policy(run, tmp_path / "policy"))["run"]["scores"] == {}
+
+
+def test_the_contract_has_scores_of_the_learner_that_training_scored(settings, tmp_path):
+    run = save_run(tmp_path / "run", settings, "env=rivals", "algo=ppo")
+    folders = {role: je.export_policy(run, tmp_path / role, role=role) for role in probes.Rivals.ROLES}
+    scores = {role: exported_folder.read_contract(at)["run"]["scores"] for role, at in folders.items()}
+    assert scores["hunter"]["eval_agg/success"] == 0.25 and scores["prey"] == {}
 
 
 @pytest.mark.parametrize(
