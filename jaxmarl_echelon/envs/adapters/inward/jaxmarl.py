@@ -161,8 +161,10 @@ class JaxMARL(Environment):
         }
 
     def _world_state(self, obs: Mapping[Agent, Any], state: PyTree) -> jax.Array:
-        if hasattr(self._env, "get_world_state"):
-            return cast_array(self._env.get_world_state(state), jnp.float32).reshape(-1)
+        # FACMAC's tasks have a view of the world per agent there, no state.
+        whole = self._env.get_world_state(state) if hasattr(self._env, "get_world_state") else {}
+        if not isinstance(whole, Mapping):
+            return cast_array(whole, jnp.float32).reshape(-1)
         seen = (obs[agent] for group in self.groups.values() for agent in group)
         return jnp.concatenate([cast_array(one, jnp.float32).reshape(-1) for one in seen])
 

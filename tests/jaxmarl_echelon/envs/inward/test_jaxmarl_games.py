@@ -204,6 +204,7 @@ def test_both_teams_can_be_roles():
     [
         ("MPE_simple_tag_v3", {"adversary": 3, "agent": 1}),
         ("MPE_simple_speaker_listener_v4", {"speaker": 1, "listener": 1}),
+        ("MPE_simple_facmac_v1", {"adversary": 3, "agent": 1}),
         ("overcooked", {"agent": 2}),
     ],
 )
