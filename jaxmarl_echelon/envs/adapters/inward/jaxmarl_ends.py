@@ -108,7 +108,6 @@ FAMILIES = {
     "switch_riddle": Ends(lambda env: env.max_steps, _always),
     "overcooked": Ends(lambda env: env.max_steps, _never),
     "coin_game": Ends(_rounds, _never),
-    "storm": Ends(_rounds, _never),
     "hanabi": Ends(_hanabi_limit, _always),
     "jaxnav": Ends(lambda env: env.max_steps, _jaxnav_ended),
 }

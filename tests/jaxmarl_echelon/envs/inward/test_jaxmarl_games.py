@@ -244,6 +244,14 @@ def test_every_environment_with_known_ends_has_a_file(repository):
     assert all(any(name.startswith(start) for name in jaxmarl.registered_envs) for start in FAMILIES)
 
 
+@pytest.mark.thorough
+def test_every_environment_with_a_file_can_be_made(repository):
+    for file in sorted((repository / "conf" / "env" / "jaxmarl").glob("*.yaml")):
+        env = made(yaml.safe_load(file.read_text())["name"])
+        check_spec(env.spec)
+        jax.eval_shape(lambda key, env=env: env.reset(key, env.default_params()), jax.random.key(0))
+
+
 def test_importing_jaxmarl_prints_nothing_and_leaves_the_streams(tmp_path, monkeypatch, capfd):
     """The module that its extra for brax reads sets both streams to those that the process began with."""
     noisy = "import sys\nsys.stdout = sys.__stdout__\nsys.stderr = sys.__stderr__\nprint('lacks')\n"
