@@ -61,9 +61,11 @@ class OffPolicyState(struct.PyTreeNode):
 def flatten_transition(transition: Transition, observation: ObservationSpec) -> Transition:
     """Flattens the axes of environments and agents, and the features of observations: `[E * A, ...]`.
 
-    Contexts are dropped.
+    Contexts are dropped. Decisions whose actions are not numbers are not alive: an environment may ignore
+    what a learner that has diverged does, and in a population another one learns from its replay.
     """
     transition = transition.replace(
+        alive=transition.alive & jnp.isfinite(transition.action).all(-1),
         obs=flatten_features(transition.obs, observation.shape),
         next_obs=flatten_features(transition.next_obs, observation.shape),
         context=None,

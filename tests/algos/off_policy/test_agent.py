@@ -266,6 +266,22 @@ def test_dead_agents_are_neither_counted_nor_learnt_from():
     assert_same(clean[1], garbage[1])
 
 
+def test_decisions_of_a_learner_that_has_diverged_are_not_stored_for_the_next_one():
+    agent, state = make(SACConfig, learning_starts=4)
+    update = jax.jit(agent.update)
+    for i in range(4):
+        step = lived(i)
+        action = np.array(step.action)
+        if i == 1:
+            action[:, 1, 0] = np.nan
+        state, metrics = update(state, jax.random.key(i), step.replace(action=action))
+    assert state.seen == 4 * ROWS - E and np.isfinite(state.replay.ring.action).all()
+    np.testing.assert_array_equal(state.replay.ring.count, [4, 3] * E)
+    # No window goes on from the decision before to the one after.
+    np.testing.assert_array_equal(state.replay.ring.last[:, 0], [False, True] * E)
+    assert np.isfinite(metrics["critic_loss"])
+
+
 def test_observations_are_merged_as_they_come():
     agent, state = make(SACConfig, learning_starts=1)
     moments = state.observations
