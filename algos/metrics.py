@@ -1,6 +1,7 @@
 """Means of metrics over the gradient steps that they are of; some networks take fewer steps than others."""
 
-from collections.abc import Container
+import math
+from collections.abc import Container, Mapping
 
 import jax.numpy as jnp
 
@@ -26,6 +27,20 @@ def step_count_name(name: str, names: Container[str]) -> str | None:
     own = name.removesuffix("_loss") + COUNT
     counts = own if own in names else name[: name.rfind("/") + 1] + STEPS
     return counts if counts in names else None
+
+
+def find_divergence(metrics: Mapping[str, float], prefix: str = "") -> str | None:
+    """Returns the first metric, by name, that is not finite although its steps were taken; None without one.
+
+    Args:
+      metrics: means over steps, and counts of steps.
+      prefix: of the names of those that count.
+    """
+    for name in sorted(name for name in metrics if name.startswith(prefix)):
+        counts = step_count_name(name, metrics)
+        if (counts is None or metrics[counts] > 0) and not math.isfinite(metrics[name]):
+            return name
+    return None
 
 
 def mean_over_steps(metrics: Metrics) -> Metrics:

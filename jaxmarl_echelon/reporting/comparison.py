@@ -365,7 +365,7 @@ def list_weaknesses(
     lines = []
     for method in methods:
         for task, mine in method.tasks.items():
-            lines += _list_few_seeds(method.name, task, mine)
+            lines += _list_few_seeds(method.name, task, mine) + _list_diverged(method.name, task, mine)
     for task in methods[0].tasks:
         mine = [one for one in runs if one.task == task]
         found = [tables[one.run.folder] for one in mine]
@@ -399,6 +399,14 @@ def _list_few_seeds(method: str, task: str, runs: Sequence[RecordedRun]) -> list
         copies = "runs of one population (pbt) copy each other"
         lines.append(f"{method} on {task}: {copies}, so that they are no independent seeds")
     return lines
+
+
+def _list_diverged(method: str, task: str, runs: Sequence[RecordedRun]) -> list[str]:
+    """Lines on runs that have diverged, whose scores are those of their policies before."""
+    gone = [run.folder.name for run in runs if run.diverged]
+    if not gone:
+        return []
+    return [f"{method} on {task}: {', '.join(gone)} diverged; scores are of policies of the time before"]
 
 
 def _list_lengths(task: str, runs: Sequence[ScoredRun], tables: Sequence[ScoreTable]) -> list[str]:

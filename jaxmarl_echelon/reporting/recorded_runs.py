@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from algos.metrics import find_divergence
 from jaxmarl_echelon.config_keys import flatten_leaves
 from jaxmarl_echelon.tracking.csv_sink import METRICS, CsvSink, read_columns
 from jaxmarl_echelon.tracking.run_tables import RETURN, Columns, Measured, find_score
@@ -49,6 +50,15 @@ class RecordedRun:
     def metrics(self) -> Columns:
         """Columns of its updates, with namespaces."""
         return read_columns(self.folder / METRICS)
+
+    @property
+    def diverged(self) -> bool:
+        """Whether its last update had a loss that is not finite, with which a run ends."""
+        updates = np.flatnonzero(np.isfinite(self.metrics.get("time/train_seconds", np.empty(0))))
+        if not updates.size:
+            return False
+        last = {name: float(column[updates[-1]]) for name, column in self.metrics.items()}
+        return find_divergence(last, "losses/") is not None
 
     @property
     def config_file(self) -> Path:

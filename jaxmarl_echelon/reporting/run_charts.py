@@ -285,7 +285,8 @@ def list_members(members: Sequence[RecordedRun]) -> str:
         known = column[np.isfinite(column)]
         best = float(known.max()) if known.size else math.nan
         last = last_row(member.evaluations).get(measured.column, math.nan)
-        rows.append([member.folder.name, str(member.seed), told(last), told(best)])
+        name = f"{member.folder.name} (diverged)" if member.diverged else member.folder.name
+        rows.append([name, str(member.seed), told(last), told(best)])
     if not rows:
         return ""
     label = measure_label(members[0].score)

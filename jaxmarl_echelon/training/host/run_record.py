@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from algos.metrics import step_count_name
+from algos.metrics import find_divergence
 from jaxmarl_echelon import checkpoints
 from jaxmarl_echelon.envs.base import EnvSpec
 from jaxmarl_echelon.envs.results import Result, stored_results
@@ -200,11 +200,8 @@ class RunRecord:
 
     def _refuse_divergence(self, metrics: dict[str, float]) -> None:
         """Raises DivergedError for a loss that is not finite."""
-        for name in sorted(name for name in metrics if name.startswith("losses/")):
-            counts = step_count_name(name, metrics)
-            learnt = counts is None or metrics[counts] > 0
-            if learnt and not math.isfinite(metrics[name]):
-                raise DivergedError(f"{name} is not finite after {self.step} steps; {self._last_good()}")
+        if (name := find_divergence(metrics, "losses/")) is not None:
+            raise DivergedError(f"{name} is not finite after {self.step} steps; {self._last_good()}")
 
     def _refuse_quarantine(self, metrics: dict[str, float], ended: int) -> None:
         """Raises DivergedError if all environments are quarantined repeatedly before any episode ends."""

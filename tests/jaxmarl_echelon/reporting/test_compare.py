@@ -1,5 +1,6 @@
 import csv
 import json
+import math
 import re
 import shutil
 import sys
@@ -13,9 +14,10 @@ from recorded_runs import STEPS, check_loads_nothing, write_evaluation, write_gr
 from scipy import stats
 
 from jaxmarl_echelon import checkpoints, command_line, compare
+from jaxmarl_echelon.reporting import run_page
 from jaxmarl_echelon.reporting.comparison import ComparisonSettings, compare_methods
 from jaxmarl_echelon.reporting.methods import find_runs, sort_runs
-from jaxmarl_echelon.tracking.csv_sink import read_columns
+from jaxmarl_echelon.tracking.csv_sink import CsvTable, read_columns
 
 
 def call(monkeypatch, *arguments):
@@ -233,6 +235,23 @@ def test_members_of_a_population_are_no_independent_seeds(tmp_path):
         )
     lines = [line for line in compare_in(tmp_path).warnings if "(pbt)" in line]
     assert len(lines) == 1 and lines[0].startswith("ppo on f110: ") and "no independent seeds" in lines[0]
+
+
+def test_runs_that_have_diverged_are_named(tmp_path):
+    group = write_group(tmp_path / "group", [(0.1, 0.2), (0.1, 0.2), (0.1, 0.2)])
+    ends = ((math.nan, 4.0), (math.nan, 0.0), (0.5, 4.0))
+    for seed, (loss, steps) in enumerate(ends):
+        table = CsvTable(group / f"seed_{seed}" / "metrics.csv", resume_step=1000)
+        update = {"losses/critic_loss": loss, "losses/gradient_steps": steps, "time/train_seconds": 20.0}
+        table.append(2000, update)
+        # A resumed run may have been killed before its next update.
+        table.append(2001, {"time/compile_seconds": 3.0})
+    write_run(tmp_path / "alone", (0.1, 0.2), algo="sac")
+    lines = [line for line in compare_in(tmp_path).warnings if "diverged" in line]
+    assert lines == ["ppo on f110: seed_0 diverged; scores are of policies of the time before"]
+    shown = {"success_rate": 0.2, "success_low": 0.1, "success_high": 0.3, "avg_reward": 2.0}
+    CsvTable(group / "eval.csv").append(1000, shown)
+    assert "seed_0 (diverged)</td>" in run_page.write_report(group, changed=[]).read_text()
 
 
 def test_scores_of_several_tasks_are_scaled_by_their_ranges(tmp_path):
