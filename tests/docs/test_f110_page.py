@@ -1,18 +1,38 @@
 """docs/f110.md says what the code and the configurations say."""
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import yaml
+from documented import python_blocks
 
+from jaxmarl_echelon import command_line
+from jaxmarl_echelon.config_sources import Sources
 from jaxmarl_echelon.envs.f110.observing.observe import ObservationScales, gaplock_parts
 from jaxmarl_echelon.envs.f110.results import OUTCOMES
+from jaxmarl_echelon.training.config.build import build_run_config
 
 
 @pytest.fixture(scope="module")
 def page(repository):
     return (repository / "docs" / "f110.md").read_text()
+
+
+def test_a_component_of_ones_own_is_paid_in_episodes(page, tmp_path, monkeypatch):
+    """As the page has it: a module, a file, and an environment with the reward that it names."""
+    (tmp_path / "reward").mkdir()
+    (tmp_path / "calm.py").write_text(python_blocks(page)[0])
+    settings = re.search(r"```yaml\n(_target_: calm.*?)```", page, re.DOTALL)[1]
+    (tmp_path / "reward" / "calm.yaml").write_text(settings)
+    monkeypatch.syspath_prepend(tmp_path)
+    typed = ["+algo=ppo", "env=f110", "reward=calm", "env.lidar_beams=8", "tuning=none"]
+    config, _ = command_line.compose_config(command_line.normalize_overrides(typed), Sources(tmp_path))
+    reward = build_run_config(config).env.reward
+    step = SimpleNamespace(ego_velocity=np.array([3.0, 0.0, -1.0]), outcome=-1)
+    value, _ = reward.catalogue.components["calm"].value(reward.params()["calm"], step, None)
+    assert reward.names == ("terminal", "calm") and value == pytest.approx(0.02 * np.exp(-1.0))
 
 
 @pytest.fixture(scope="module")
