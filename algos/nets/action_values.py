@@ -68,26 +68,24 @@ def draw_legal(
 
 
 class ValueLayer(nn.Module):
-    """Output layer of action values: `[..., F]` to `[..., sum(sizes)]`.
+    """Output layer of action values near 0 initially: `[..., F]` to `[..., sum(sizes)]`.
 
     Attributes:
       sizes: number of options of each choice.
       dueling: whether the values of a choice are a state's value plus advantages with mean 0 (Wang et al.
         2016, eq. 9).
-      gain: of the initial kernel; the default makes values near 0.
     """
 
     sizes: tuple[int, ...]
     dueling: bool = False
-    gain: float = VALUE_GAIN
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Returns the values."""
-        out = Linear(sum(self.sizes), self.gain, name="out")(x)
+        out = Linear(sum(self.sizes), VALUE_GAIN, name="out")(x)
         if not self.dueling:
             return out
-        state = Linear(len(self.sizes), self.gain, name="state")(x)
+        state = Linear(len(self.sizes), VALUE_GAIN, name="state")(x)
         parts = [
             state[..., i : i + 1] + part - part.mean(-1, keepdims=True)
             for i, part in enumerate(split_choices(out, self.sizes))

@@ -26,10 +26,6 @@ from algos.on_policy.settings import OnPolicyState
 from algos.optim.optimizers import VALUE_OPTIMIZERS, Optimizer, make_optimizer
 from algos.types import ActionSpec, Agent, Asymmetric, Hyper, Metrics, ObservationSpec, PyTree, Rollout
 
-# With kernels that begin near 0, as those of learners with a replay do, values grow slowly in short runs
-# (docs/libraries.md has an example in SMAX).
-HEAD_GAIN = 1.0
-
 
 @take_defaults_from("algo/pqn")
 @dataclass(frozen=True)
@@ -103,7 +99,7 @@ class PQNConfig(RolloutLearner):
     def networks(self, observation: ObservationSpec, action: ActionSpec) -> PolicyFunctions:
         """Builds the network of action values."""
         self.require_task(action)
-        head = ValueLayer(action.sizes, self.dueling, HEAD_GAIN)
+        head = ValueLayer(action.sizes, self.dueling)
         layers = self.layers(observation, self.layer_norm)
         return make_action_values(head, self.widths, layers, observation.size, self.core)
 
