@@ -3,7 +3,9 @@
 See docs/reference/trainer.md 10.8.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import jax
@@ -50,27 +52,40 @@ def combine_team_rewards(kind: str, reward: jax.Array, paid: jax.Array) -> jax.A
     return total / jnp.maximum(paid.sum(-1), 1) if kind == "mean" else total
 
 
-def count_agent_ids(agent_ids: bool, encoder: EncoderConfig, observation: ObservationSpec) -> int:
-    """Number of inputs that tell an agent's place in its team; 0 without `agent_ids`.
+def make_inputs_with_ids(
+    agent_ids: bool, encoder: EncoderConfig, observation: ObservationSpec
+) -> tuple[Callable | None, int]:
+    """Returns the function from observations to inputs with an agent's place in its team, and their size.
+
+    Without `agent_ids` the function is None, and the size that of observations.
 
     Raises:
       ValueError: if an encoder reads the observations.
     """
-    if agent_ids and encoded_blocks(encoder, observation.blocks):
+    if not agent_ids:
+        return None, observation.size
+    if encoded_blocks(encoder, observation.blocks):
         raise ValueError(f"agent_ids=True: must be false with encoder.kind={encoder.kind}")
-    return observation.team if agent_ids else 0
+    see = partial(append_agent_ids, observation.team, member=observation.member)
+    return see, observation.size + observation.team
 
 
-def append_agent_ids(agents: int, obs: jax.Array) -> jax.Array:
-    """Appends each agent's place in its team as a one-hot vector: `[N, ..., A, F]` to `[N, ..., A, F + A]`.
+def append_agent_ids(agents: int, obs: jax.Array, member: int | None = None) -> jax.Array:
+    """Appends an agent's place in its team as a one-hot vector: `[N, ..., A, F]` to `[N, ..., A, F + A]`.
+
+    Args:
+      agents: number A of agents.
+      obs: of whole teams, or `[..., F]` of the agents at place `member` of their teams.
+      member: this place; None for whole teams.
 
     Raises:
-      ValueError: for observations of other than all A agents, such as those of an exported policy.
+      ValueError: for observations of other than all A agents, without `member`.
     """
-    if obs.ndim < 3 or obs.shape[-2] != agents:
+    if member is None and (obs.ndim < 3 or obs.shape[-2] != agents):
         raise ValueError(
             f"agent_ids=True: acts for all {agents} agents of a team at once; must be false for a policy "
-            "that acts for one agent, or is exported"
+            "that acts for one agent, or its export (--agent) is needed"
         )
-    ids = jnp.broadcast_to(jnp.eye(agents, dtype=obs.dtype), (*obs.shape[:-1], agents))
+    ids = jnp.eye(agents, dtype=obs.dtype)
+    ids = jnp.broadcast_to(ids if member is None else ids[member], (*obs.shape[:-1], agents))
     return jnp.concatenate([obs, ids], -1)

@@ -231,12 +231,14 @@ class ObservationSpec(NamedTuple):
       blocks: blocks of the flattened observation.
       critic: shape of the critic's own observation; None if it has the policy's.
       team: agents that are learnt from together, for learners of teams.
+      member: place in its team of the only agent that observations are of; None for those of whole teams.
     """
 
     shape: tuple[int, ...]
     blocks: tuple[Block, ...] = ()
     critic: tuple[int, ...] | None = None
     team: int = 1
+    member: int | None = None
 
     @property
     def size(self) -> int:

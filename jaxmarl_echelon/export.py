@@ -36,7 +36,7 @@ def parse_export_arguments() -> argparse.Namespace:
     parser.add_argument("path", nargs="?", help="a run folder, its checkpoints folder, or one checkpoint")
     parser.add_argument("--format", default="numpy", help=f"{', '.join(FORMATS)} (default: numpy)")
     parser.add_argument("--role", help="role of the policy (default: the first learner)")
-    parser.add_argument("--agent", type=int, help="agent of a role whose agents have policies of their own")
+    parser.add_argument("--agent", type=int, help="agent of a role whose agents differ")
     parser.add_argument(
         "--checkpoint", default="best_eval", help="checkpoint of a run folder (default: best_eval)"
     )
@@ -105,7 +105,8 @@ def export_policy(
       output: the folder to write; None for `policy_ROLE_FORMAT` in the run's folder.
       format: "numpy", "stablehlo" or "onnx".
       role: a role that learns or shares a learner's policy; None for the first learner.
-      agent: number of the agent whose policy it is, where every agent of the role has its own; else None.
+      agent: number of the agent whose policy it is, where every agent of the role has its own or is an input
+        of one (`algo.agent_ids`); else None.
       checkpoint: name of the checkpoint in a run's folder.
       opset: version of ONNX's operators.
 
@@ -195,17 +196,18 @@ def read_source(
             f"--role={role}: a language policy cannot be exported; python -m jaxmarl_echelon.models export "
             "writes its adapters"
         )
-    state = states[learner]
+    state, number = states[learner], config.policies(learner)
+    spaces, sizes = config.learner_task(learner)
     if config.controllers[learner] == PER_AGENT:
-        number = config.policies(learner)
-        if agent is None or not 0 <= agent < number:
-            raise ValueError(
-                f"--agent={agent}: every agent has its own policy; must be from 0 to {number - 1}"
-            )
+        require_agent(agent, number, "every agent has its own policy")
         state = jax.tree.map(lambda leaf: leaf[agent], state)
+        if settings.teams:
+            sizes["member"] = 0
+    elif getattr(settings, "agent_ids", False):
+        require_agent(agent, sizes["team"], f"the policy of {role} reads for which agent it acts")
+        sizes["member"] = agent
     elif agent is not None:
         raise ValueError(f"--agent={agent}: the agents of {role} share a policy; leave it out")
-    spaces, sizes = config.learner_task(learner)
     several: tuple[Any, Any] = (settings, plain_settings(settings))
     trained, plain = (one.make(*spaces, updates=config.updates, **sizes) for one in several)
     return PolicySource(
@@ -213,9 +215,15 @@ def read_source(
         state=plain.policy_state(state),
         agent=plain,
         trained=trained,
-        algorithm=type(settings).__name__.removesuffix("Config").lower(),
+        algorithm=getattr(settings, "NAME", type(settings).__name__.removesuffix("Config").lower()),
         precision=np.dtype(PRECISIONS[getattr(settings, "compute_dtype", "float32")]).name,
     )
+
+
+def require_agent(agent: int | None, number: int, why: str) -> None:
+    """Checks that an agent is given, of this number; raises a one-line ValueError."""
+    if agent is None or not 0 <= agent < number:
+        raise ValueError(f"--agent={agent}: {why}; must be from 0 to {number - 1}")
 
 
 def plain_settings(settings: Any) -> Any:

@@ -51,6 +51,7 @@ class ReplayLearner(OffPolicySettings):
         shards: int = 1,
         updates: int | None = None,
         team: int = 1,
+        member: int | None = None,
         **run,
     ) -> Agent:
         """Builds the agent as a bundle of pure functions.
@@ -64,6 +65,7 @@ class ReplayLearner(OffPolicySettings):
           shards: number of shards, each with its own replay and part of every batch; see `algos.collectives`.
           updates: updates of the run; unused.
           team: agents whose decisions at one time are one row of the replay, for learners of teams.
+          member: place in its team of the only agent that is acted for; None for whole teams.
           run: further arguments for `make_replay`.
 
         Raises:
@@ -71,7 +73,7 @@ class ReplayLearner(OffPolicySettings):
         """
         del updates
         critic = critic_shape if self.mixes_states else None
-        observation = ObservationSpec(observation_shape, tuple(blocks), critic, team)
+        observation = ObservationSpec(observation_shape, tuple(blocks), critic, team, member)
         replay = self.make_replay(
             observation_shape,
             action,

@@ -22,7 +22,7 @@ from algos.nets.networks import MLP, Layers, Linear, flatten_features
 from algos.off_policy.dqn import ActionValueSettings, make_value_method, next_mask
 from algos.off_policy.learning import OffPolicyMethod
 from algos.off_policy.replay.rings import ReplayRowLayout
-from algos.teams import TeamSettings, append_agent_ids, combine_team_rewards, count_agent_ids
+from algos.teams import TeamSettings, combine_team_rewards, make_inputs_with_ids
 from algos.types import ActionSpec, Context, ObservationSpec, PyTree, Transition
 
 # Small, so that mixtures begin near 0 whatever the scale of states is: values that begin far above all
@@ -58,13 +58,13 @@ class TeamValueSettings(TeamSettings, ActionValueSettings):
 
     def team_method(self, observation: ObservationSpec, action: ActionSpec, **mixer) -> OffPolicyMethod:
         """Builds the method of teams with this mixer; see `make_value_method`."""
-        ids = count_agent_ids(self.agent_ids, self.encoder, observation)
+        see, features = make_inputs_with_ids(self.agent_ids, self.encoder, observation)
         method = make_value_method(
             self,
             observation,
             action,
-            see=partial(append_agent_ids, ids) if ids else lambda obs: obs,
-            features=observation.size + ids,
+            see=see or (lambda obs: obs),
+            features=features,
             **mixer,
         )
         return method._replace(

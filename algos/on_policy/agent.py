@@ -85,6 +85,7 @@ class RolloutLearner(RolloutSettings):
         critic_shape: tuple[int, ...] | None = None,
         samples: int | None = None,
         team: int = 1,
+        member: int | None = None,
         shards: int = 1,
         updates: int | None = None,
         **run,
@@ -98,6 +99,7 @@ class RolloutLearner(RolloutSettings):
           critic_shape: shape of the critic's own observation, which is flattened too; None for the same.
           samples: parallel agents, E * A; needed only to normalise or centre rewards.
           team: agents that are learnt from together, for learners of teams.
+          member: place in its team of the only agent that is acted for; None for whole teams.
           shards: number of shards of the parallel agents; see `algos.collectives`.
           updates: updates of the run, the default length of schedules.
           run: further arguments for `method`.
@@ -105,7 +107,7 @@ class RolloutLearner(RolloutSettings):
         Raises:
           ValueError: for incompatible settings.
         """
-        observation = ObservationSpec(observation_shape, tuple(blocks), critic_shape, team)
+        observation = ObservationSpec(observation_shape, tuple(blocks), critic_shape, team, member)
         total_updates = self.total_updates or updates
         rows = None if samples is None else self.rows(samples) // shards
         policy = self.networks(observation, action)

@@ -19,7 +19,7 @@ from algos.on_policy.pqn import PQNConfig, ValueBatch, arrange_rows
 from algos.on_policy.returns import gae
 from algos.on_policy.sample_epochs import keep_where, learning_rewards
 from algos.on_policy.settings import OnPolicyState
-from algos.teams import TeamSettings, append_agent_ids, combine_team_rewards, count_agent_ids
+from algos.teams import TeamSettings, combine_team_rewards, make_inputs_with_ids
 from algos.types import ActionSpec, Hyper, ObservationSpec, Rollout
 
 
@@ -36,11 +36,10 @@ class PQNVDNConfig(TeamSettings, PQNConfig):
 
     def networks(self, observation: ObservationSpec, action: ActionSpec) -> PolicyFunctions:
         """Builds the network of the agents' action values."""
-        ids = count_agent_ids(self.agent_ids, self.encoder, observation)
-        if not ids:
+        see, size = make_inputs_with_ids(self.agent_ids, self.encoder, observation)
+        if see is None:
             return super().networks(observation, action)
-        wider = observation._replace(shape=(observation.size + ids,))
-        return with_inputs(super().networks(wider, action), partial(append_agent_ids, ids))
+        return with_inputs(super().networks(observation._replace(shape=(size,)), action), see)
 
     def method(self, policy: PolicyFunctions, **run) -> OnPolicyMethod:
         """Returns epochs of minibatches on the squared errors of the sums of the taken actions' values."""

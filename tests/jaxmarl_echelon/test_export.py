@@ -395,6 +395,23 @@ def test_one_agent_of_many(monkeypatch, capsys, settings, tmp_path):
     np.testing.assert_array_equal(ours, expected)
 
 
+@pytest.mark.parametrize("algo", ["vdn", "pqn_vdn"])
+def test_one_agent_of_a_team_whose_places_are_inputs(monkeypatch, capsys, settings, tmp_path, algo):
+    run = save_run(tmp_path / "run", settings, "env=opposites", f"algo={algo}", "algo.layer_norm=false")
+    status, _, err = call(monkeypatch, capsys, run, "--agent=2")
+    assert status == 2 and "--agent=2: the policy of player reads for which agent it acts; must be" in err
+    folders = [je.export_policy(run, tmp_path / str(i), agent=i) for i in range(2)]
+    facts = exported_folder.read_contract(folders[1])
+    assert (facts["agent"], facts["algorithm"]) == (1, algo)
+    policies, together = [je.load_policy(folder) for folder in folders], je.load_policy(run)
+    obs = np.linspace(-40, 40, 4000, dtype=np.float32).reshape(2000, 2, 1)
+    expected, _ = together(obs, together.initial_memory((2000, 2)))
+    ours = np.stack([policy(obs[:, i])[0] for i, policy in enumerate(policies)], 1)
+    np.testing.assert_array_equal(ours, expected)
+    other, _ = policies[0](obs[:, 1])
+    assert (other != ours[:, 1]).any()  # what the other agent would do
+
+
 def test_reduced_precision_is_measured(settings, tmp_path):
     run = save_run(tmp_path / "run", settings, "env=target", "algo=ppo", "precision=bf16")
     facts = exported_folder.read_contract(je.export_policy(run))
