@@ -274,7 +274,10 @@ class RunGroup(RunLoop):
 
     @override
     def references(self, state):
-        """Evaluates the reference scripts on every member's evaluation episodes; returns a line for each."""
+        """Evaluates the reference scripts on every member's evaluation episodes; returns a line for each.
+
+        Members that have diverged have none: their last score is that of a policy of the time before.
+        """
         if self.watch is not None or not reference_scores.reference_names(self.program):
             return []
         keys = jnp.stack([stream_key(member.config.seed, Stream.EVALUATION) for member in self.members])
@@ -284,6 +287,8 @@ class RunGroup(RunLoop):
         played, lines = jax.device_get(play(policies, keys, self.program.world)), []
         for index, record in enumerate(self.records):
             name, policy = record.folder.name, record.progress.last_eval
+            if name in self.diverged:
+                continue
             found = reference_scores.reference_values(self.program, take_member(played, index))
             self.reference_scores |= {name: found} if found else {}
             lines += [

@@ -226,6 +226,7 @@ def test_members_that_have_diverged_are_in_no_mean_also_after_a_resume(tmp_path)
     assert train(folder, stop_after=2, compiled_by=boundless)["diverged"] == [gone]
     summary = train(folder, resume=checkpoints.find_checkpoint(folder, "latest"))
     assert summary["diverged"] == [gone] and [row["seeds"] for row in summary["variants"]] == [1, 2]
+    assert sorted(summary["references"]) == sorted(member.name for member in MEMBERS if member.name != gone)
     own = {member.name: rows(folder / member.name / "eval.csv") for member in MEMBERS}
     assert [len(table) for table in own.values()] == [3, 1, 3, 3]
     assert len(rows(folder / gone / "metrics.csv")) == 1
