@@ -20,7 +20,7 @@ TEAM_REWARDS = ("sum", "mean")
 
 
 @dataclass(frozen=True)
-class TeamSettings:
+class TeamLearnerSettings:
     """Settings that all learners of whole teams have, in addition to those of their base class.
 
     Attributes:

@@ -22,7 +22,7 @@ from algos.nets.networks import MLP, Layers, Linear, flatten_features
 from algos.off_policy.dqn import ActionValueSettings, make_value_method, next_mask
 from algos.off_policy.learning import OffPolicyMethod
 from algos.off_policy.replay.rings import ReplayRowLayout
-from algos.teams import TeamSettings, combine_team_rewards, make_inputs_with_ids
+from algos.teams import TeamLearnerSettings, combine_team_rewards, make_inputs_with_ids
 from algos.types import ActionSpec, Context, ObservationSpec, PyTree, Transition
 
 # Small, so that mixtures begin near 0 whatever the scale of states is: values that begin far above all
@@ -31,8 +31,8 @@ HYPER_GAIN = 0.001
 
 
 @dataclass(frozen=True)
-class TeamValueSettings(TeamSettings, ActionValueSettings):
-    """Settings of learners of teams with a replay: those of `TeamSettings` and of `ActionValueSettings`.
+class TeamValueSettings(TeamLearnerSettings, ActionValueSettings):
+    """Settings of learners of teams with a replay, in addition to those of its base classes.
 
     A transition is one of the whole team: it counts once in `learning_starts`, `epsilon_transitions` and the
     replay's capacity.

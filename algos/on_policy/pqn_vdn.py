@@ -19,14 +19,14 @@ from algos.on_policy.pqn import PQNConfig, ValueBatch, arrange_rows
 from algos.on_policy.returns import gae
 from algos.on_policy.sample_epochs import keep_where, learning_rewards
 from algos.on_policy.settings import OnPolicyState
-from algos.teams import TeamSettings, combine_team_rewards, make_inputs_with_ids
+from algos.teams import TeamLearnerSettings, combine_team_rewards, make_inputs_with_ids
 from algos.types import ActionSpec, Hyper, ObservationSpec, Rollout
 
 
 @take_defaults_from("algo/pqn_vdn")
 @dataclass(frozen=True)
-class PQNVDNConfig(TeamSettings, PQNConfig):
-    """Settings of PQN of teams: those of `TeamSettings` and of `PQNConfig`."""
+class PQNVDNConfig(TeamLearnerSettings, PQNConfig):
+    """Settings of PQN of teams: those of `TeamLearnerSettings` and of `PQNConfig`."""
 
     NAME: ClassVar[str] = "pqn_vdn"
 
