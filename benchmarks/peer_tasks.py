@@ -4,11 +4,11 @@
         spread_iql spread_qmix spread_pqn spread_pqn_vdn
         3m 3m_mappo 3m_iql 3m_vdn 3m_qmix 3m_pqn 3m_pqn_vdn
         2s3z 2s3z_mappo 2s3z_iql 2s3z_vdn 2s3z_qmix 2s3z_pqn 2s3z_pqn_vdn pendulum]
-        [--seeds 5] [--steps N] [--turns 1] [--peer-python PATH --peer-scripts FOLDER] [--write FILE]
-        [--ours algo.optimizer=adam ...] [--theirs alg.HIDDEN_SIZE=128 ...]
+        [--seeds 5] [--steps N] [--turns 1] [--rates] [--peer-python PATH --peer-scripts FOLDER]
+        [--write FILE] [--ours algo.optimizer=adam ...] [--theirs alg.HIDDEN_SIZE=128 ...]
 
-Ours are the tuning files of `conf/tuning/jaxmarl` and `conf/tuning/brax`, seeds as one vmapped program; of
-value learners the settings below.
+Ours are the tuning files of `conf/tuning/jaxmarl` and `conf/tuning/brax`, several seeds as one vmapped
+program; of value learners the settings below.
 Brax's side is its own `ppo.train`, one seed after another in one process; its compiling is the first seed's
 time to the end of its first epoch, less that of a later one. Both sides' last policies play 128
 deterministic episodes. Of JaxMARL, FOLDER is `baselines` of a checkout of JaxMARL 0.2; PATH a Python with
@@ -17,8 +17,12 @@ that writes down what they log; nothing else of them is changed, except that `vd
 for `update_step`, which must read `update_steps` for it to run. It and `qmix_rnn.py` need flashbax.
 Returns are sums over agents, win rates shares of battles, both of the sampled policy over the last tenth of
 the updates; of value learners those of 512 episodes of the last greedy policy. Steps per second exclude
-compilation, which is taken as the time to the end of the first update, that update included, where a script
-has no other sign of it. Settings: baselines/IPPO/config/ippo_ff_mpe.yaml, ippo_rnn_smax.yaml,
+compilation, which is the time from the script's call of `wandb.init` to the end of its first update, less
+that of the second one. Theirs are of the second half of the updates: their replays hold back learning until
+there are BUFFER_BATCH_SIZE rollouts, 65,536 decisions in battles. Steps per second of processor time are the
+better measure where other programs share the cores. JaxMARL's value learners play test games during training;
+`--rates` turns these off, as ours are timed without any, and prints no scores of theirs. Settings:
+baselines/IPPO/config/ippo_ff_mpe.yaml, ippo_rnn_smax.yaml,
 baselines/MAPPO/config/mappo_homogenous_rnn_smax.yaml and _mpe.yaml,
 baselines/QLearning/config/alg/vdn_ff_mpe.yaml, ql_rnn_mpe.yaml, ql_rnn_smax.yaml, pqn_vdn_ff_mpe.yaml
 and pqn_vdn_rnn_smax.yaml; brax's notebook on training.
@@ -26,6 +30,7 @@ and pqn_vdn_rnn_smax.yaml; brax's notebook on training.
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -44,17 +49,19 @@ from rich.table import Table
 from algos.optim.small_batches import lower_for_options
 from jaxmarl_echelon import command_line
 from jaxmarl_echelon.envs.results import read_result
+from jaxmarl_echelon.tracking.statistics import student_interval
 from jaxmarl_echelon.training.config import build
 from jaxmarl_echelon.training.program.program import make_program, make_train_function
 
-# Stands in for wandb in JaxMARL's processes: one line of JSON per call, with the time.
+# Stands in for wandb in JaxMARL's processes: one line of JSON per call, with the times; that of `init` first.
 RECORDER = """
 import json, os, time
 _file = open(os.environ["PEER_LOG"], "a")
-def init(*args, **kwargs): return None
+def init(*args, **kwargs): _file.write(json.dumps({"begin": time.time()}) + chr(10)); _file.flush()
 def log(metrics, *args, **kwargs):
     numbers = {name: float(x) for name, x in metrics.items() if getattr(x, "size", 1) == 1}
-    _file.write(json.dumps({"time": time.time(), **numbers}) + chr(10)); _file.flush()
+    times = {"time": time.time(), "processor": time.process_time()}
+    _file.write(json.dumps(times | numbers) + chr(10)); _file.flush()
 """
 
 
@@ -354,15 +361,16 @@ TASKS = {
 
 
 class Measured(NamedTuple):
-    """Results of one side: by seed, and of all seeds together."""
+    """Results of one side: by seed, and of all seeds together; of brax without processor time."""
 
     scores: list[float]
     steps_per_second: float
     compile_seconds: float
+    steps_per_processor_second: float = math.nan
 
 
 def measure_ours(task: Task, seeds: int, steps: int) -> Measured:
-    """Trains all seeds as one program."""
+    """Trains one seed as a run does, several as one vmapped program."""
     shares = [f"{key}={round(share * steps)}" for key, share in task.shares]
     typed = [*task.ours, *shares, f"total_env_steps={steps}", "tracking=quiet"]
     config, _ = command_line.compose_config(command_line.normalize_overrides(typed))
@@ -384,17 +392,21 @@ def measure_ours(task: Task, seeds: int, steps: int) -> Measured:
         return returns.mean()
 
     keys = jax.random.split(jax.random.key(0), seeds)
+    trained, given = (one, keys[0]) if seeds == 1 else (jax.vmap(one), keys)
     begin = time.perf_counter()
-    compiled = lower_for_options(jax.jit(jax.vmap(one)), keys).compile(compiler_options=options)
-    middle = time.perf_counter()
-    found = jax.block_until_ready(compiled(keys))
-    rate = run.updates * run.num_envs * run.algo.horizon * seeds / (time.perf_counter() - middle)
+    compiled = lower_for_options(jax.jit(trained), given).compile(compiler_options=options)
+    middle, used = time.perf_counter(), time.process_time()
+    found = jax.block_until_ready(compiled(given))
+    decisions = run.updates * run.num_envs * run.algo.horizon * seeds
+    rates = decisions / (time.perf_counter() - middle), decisions / (time.process_time() - used)
+    if seeds == 1:
+        found = jax.tree.map(lambda x: x[None], found)
     if greedy:
         scores = np.asarray(jax.jit(jax.vmap(score, (0, None)))(found, jax.random.key(1)))
     else:
         scores = last_tenth(np.asarray(found))
     scores = task.agents * scores
-    return Measured(scores.tolist(), rate, middle - begin)
+    return Measured(scores.tolist(), rates[0], middle - begin, rates[1])
 
 
 def last_tenth(values: np.ndarray) -> np.ndarray:
@@ -420,19 +432,25 @@ def measure_theirs(task: Task, python: str, scripts: Path | None, seeds: int, st
         script = str((scripts / task.script).resolve())
         runs = [run_peer([python, script, *typed, f"SEED={seed}"]) for seed in range(seeds)]
     together = seeds if task.vmapped else 1
-    scores, rates, compiled = [], [], []
+    scores, rates, busy, compiled = [], [], [], []
     for begin, rows in runs:
         # Vmapped callbacks report one seed after another, update by update.
-        values = np.array([row[task.measure[1]] for row in rows]).reshape(-1, together).T
+        values = np.array([row.get(task.measure[1], np.nan) for row in rows]).reshape(-1, together).T
         times = [row["time"] for row in rows][::together]
         scores += (values[:, -1] if task.greedy else last_tenth(values)).tolist()
-        rates.append(steps * together * (1 - 1 / len(times)) / (times[-1] - times[0]))
-        compiled.append(times[0] - begin)
-    return Measured(scores, statistics.fmean(rates), statistics.fmean(compiled))
+        used = [row["processor"] for row in rows][::together]
+        later = len(times) - 1 - len(times) // 2
+        decisions = later * steps * together / len(times)
+        rates.append(decisions / (times[-1] - times[-1 - later]))
+        busy.append(decisions / (used[-1] - used[-1 - later]))
+        compiled.append(2 * times[0] - begin - times[1])
+    return Measured(scores, *(statistics.fmean(x) for x in (rates, compiled, busy)))
 
 
 def run_peer(command: list[str]) -> tuple[float, list[dict]]:
-    """Runs a command of a peer; returns the time of its start and what it logged, a row per call.
+    """Runs a command of a peer; returns when it began to train and what it logged, a row per call.
+
+    Where no call of `wandb.init` marks the beginning, it is the start of the process.
 
     Raises:
       SystemExit: with the last line of its error, if it fails.
@@ -446,12 +464,18 @@ def run_peer(command: list[str]) -> tuple[float, list[dict]]:
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
         if done.returncode:
             raise SystemExit(f"{command[:2]}: {(done.stderr.strip() or 'failed').splitlines()[-1]}")
-        return begin, [json.loads(line) for line in log.read_text().splitlines()]
+        rows = [json.loads(line) for line in log.read_text().splitlines()]
+    begins = [row["begin"] for row in rows if "begin" in row]
+    return next(iter(begins), begin), [row for row in rows if "begin" not in row]
 
 
 def describe(scores: list[float]) -> str:
-    """Formats the mean and the range of the seeds' scores."""
-    return f"{statistics.fmean(scores):.3g} ({min(scores):.3g} to {max(scores):.3g})"
+    """Formats the mean of the seeds' scores, its 95 % interval by Student's t, and their range."""
+    mean = f"{statistics.fmean(scores):.3g}"
+    if len(scores) == 1:
+        return mean
+    low, high = student_interval(scores)
+    return f"{mean} [{low:.3g}, {high:.3g}] ({min(scores):.3g} to {max(scores):.3g})"
 
 
 def main() -> None:
@@ -461,6 +485,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=10_000_000, help="decisions per seed, over environments")
     parser.add_argument("--turns", type=int, default=1, help="measurements of each side, alternating")
+    parser.add_argument(
+        "--rates", action="store_true", help="speeds alone, of theirs without test games during training"
+    )
     parser.add_argument("--peer-python")
     parser.add_argument("--peer-scripts", type=Path)
     parser.add_argument("--ours", nargs="*", default=[], metavar="KEY=VALUE", help="more overrides of ours")
@@ -472,11 +499,17 @@ def main() -> None:
         parser.error(
             f"--theirs={given.theirs[0]}: for tasks of JaxMARL; brax's training of {fixed[0]} is fixed"
         )
-    table = Table("task", "side", "score: mean (range) of seeds", "steps/s", "compile s")
+    table = Table("task", "side", "score: mean [95 %] (range)", "steps/s", "per processor s", "compile s")
     rows = []
     for name in given.names or TASKS:
         task = TASKS[name]
-        task = task._replace(ours=(*task.ours, *given.ours), theirs=(*task.theirs, *given.theirs))
+        ours, theirs = (*task.ours, *given.ours), (*task.theirs, *given.theirs)
+        if given.rates and task.group:
+            theirs = (*theirs, f"{task.group}TEST_DURING_TRAINING=false")
+        if given.rates and task.shares:
+            # Learns from the first decisions on, so that a short run is as fast as a long one.
+            ours = (*ours, "algo.learning_starts=1")
+        task = task._replace(ours=ours, theirs=theirs)
         for turn in range(given.turns):
             sides = {"ours": partial(measure_ours, task, given.seeds, given.steps)}
             if given.peer_python:
@@ -486,8 +519,8 @@ def main() -> None:
                 one = measure()
                 rows.append({"task": name, "side": side, "turn": turn, **one._asdict()})
                 print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-                rate, seconds = f"{one.steps_per_second:,.0f}", f"{one.compile_seconds:.0f}"
-                table.add_row(name, side, describe(one.scores), rate, seconds)
+                speeds = one.steps_per_second, one.steps_per_processor_second, one.compile_seconds
+                table.add_row(name, side, describe(one.scores), *(f"{x:,.0f}" for x in speeds))
     if given.write:
         given.write.write_text(json.dumps(rows, indent=1))
     Console().print(table)
