@@ -38,7 +38,7 @@ from jaxmarl_echelon.reporting.recorded_evaluations import (
     evaluation_folder,
     write_evaluation_settings,
 )
-from jaxmarl_echelon.reporting.recorded_runs import RecordedRun, is_group_folder, read_runs
+from jaxmarl_echelon.reporting.recorded_runs import COPIES, RecordedRun, is_group_folder, read_runs
 from jaxmarl_echelon.reporting.seed_statistics import estimate_statistic, interquartile_mean
 from jaxmarl_echelon.tracking import formats, plots, tables
 from jaxmarl_echelon.tracking.run_tables import RETURN
@@ -188,14 +188,24 @@ def evaluate_group(arguments: argparse.Namespace, members: Sequence[RecordedRun]
     for table in tables.actor_tables(rows, number, spec, console.width, head="member"):
         console.print(table)
     console.print(tables.seed_table(estimate_over_seeds(scored), spec))
-    for one in members:
-        if one not in found:
-            line = f"{one.folder.name} has no checkpoint {arguments.checkpoint} and is left out"
-            console.print(f"warning: {line}", markup=False, soft_wrap=True)
+    for line in list_group_warnings(members, found, arguments.checkpoint):
+        console.print(f"warning: {line}", markup=False, soft_wrap=True)
     for one in scored:
         output_folders.make_folder(one.output)
         write_scores(one.output, one.scores, one.settings, one.spec)
     console.print(f"scores: {scored[0].output} and those of the other members", markup=False, soft_wrap=True)
+
+
+def list_group_warnings(
+    members: Sequence[RecordedRun], found: Sequence[RecordedRun], checkpoint: str
+) -> list[str]:
+    """Lists what weakens a group's estimates over seeds, as lines; `found` are those with the checkpoint."""
+    lines = [
+        f"{one.folder.name} has no checkpoint {checkpoint} and is left out"
+        for one in members
+        if one not in found
+    ]
+    return lines + ([COPIES] if len(found) > 1 and found[0].in_one_population else [])
 
 
 def require_group_options(arguments: argparse.Namespace, members: Sequence[RecordedRun]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxmarl_echelon.reporting.methods import Method, differing_settings
 from jaxmarl_echelon.reporting.recorded_evaluations import RecordedEvaluation, read_evaluation
-from jaxmarl_echelon.reporting.recorded_runs import EVALUATIONS, RecordedRun, measure_label
+from jaxmarl_echelon.reporting.recorded_runs import COPIES, EVALUATIONS, RecordedRun, measure_label
 from jaxmarl_echelon.reporting.seed_statistics import (
     ENOUGH_SEEDS,
     RESAMPLES,
@@ -393,11 +393,9 @@ def _list_few_seeds(method: str, task: str, runs: Sequence[RecordedRun]) -> list
     if len(runs) < ENOUGH_SEEDS:
         seeds = f"{len(runs)} seed{'s' if len(runs) > 1 else ''}"
         lines.append(f"{method} has {seeds} on {task}; a claim needs {ENOUGH_SEEDS}")
-    # With variants, the population is the runs of one seed, so that seeds are independent.
-    groups = Counter(run.config_file for run in runs if run.config.get("pbt") and not run.variant)
+    groups = Counter(run.config_file for run in runs if run.in_one_population)
     if max(groups.values(), default=0) > 1:
-        copies = "runs of one population (pbt) copy each other"
-        lines.append(f"{method} on {task}: {copies}, so that they are no independent seeds")
+        lines.append(f"{method} on {task}: {COPIES}")
     return lines
 
 

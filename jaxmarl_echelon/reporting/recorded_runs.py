@@ -20,6 +20,8 @@ EVALUATIONS = CsvSink.FILES["eval_agg"]
 CONFIG = "config.yaml"
 # The table of a group's members, with the settings that their variants change.
 MEMBERS = "members.csv"
+# What weakens statistics over the members of one population.
+COPIES = "runs of one population (pbt) copy each other, so that they are no independent seeds"
 # The compiled one, where it is installed: it takes a tenth of the time.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _SEED = re.compile(r"(?:(?P<variant>.+)_)?seed_(?P<seed>\d+)")
@@ -64,6 +66,14 @@ class RecordedRun:
     def config_file(self) -> Path:
         """The file of its configuration, or of its group's."""
         return (self.folder if (self.folder / CONFIG).is_file() else self.folder.parent) / CONFIG
+
+    @property
+    def in_one_population(self) -> bool:
+        """Whether a member's group is one population (`pbt` without variants): its runs copy each other.
+
+        With variants, the population is the runs of one seed, so that seeds are independent.
+        """
+        return bool(self.config.get("pbt")) and not self.variant
 
     @property
     def changes(self) -> dict[str, str]:

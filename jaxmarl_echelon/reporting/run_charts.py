@@ -98,7 +98,10 @@ def chart_measure(run: RecordedRun, members: Sequence[RecordedRun], measured: Me
 
 
 def chart_members(run: RecordedRun, members: Sequence[RecordedRun], measured: Measured) -> str:
-    """Draws a measure of the members of a group; intervals are those of `eval.csv`, else over seeds."""
+    """Draws a measure of the members of a group; intervals are those of `eval.csv`, else over seeds.
+
+    The members of one population have none.
+    """
     lines, variants = [], dict.fromkeys(member.variant for member in members)
     for number, variant in enumerate(variants):
         mine = [one.evaluations for one in members if one.variant == variant]
@@ -110,7 +113,9 @@ def chart_members(run: RecordedRun, members: Sequence[RecordedRun], measured: Me
         rows = len(steps)
         lines += [Line("", steps, curve, colour=number, style="faint") for curve in curves]
         mean, low, high = _mean_over_seeds(curves, bounded=bool(measured.low))
-        if measured.low and len(variants) == 1 and np.array_equal(run.evaluations["step"][:rows], steps):
+        if any(one.in_one_population for one in members):
+            low, high = None, None
+        elif measured.low and len(variants) == 1 and np.array_equal(run.evaluations["step"][:rows], steps):
             # Over all episodes, too, so that it keeps some width where all seeds score the same.
             low, high = (run.evaluations[end][:rows] for end in (measured.low, measured.high))
         name = variant or f"mean of {len(mine)} seeds"

@@ -14,7 +14,7 @@ import staged_runs
 from duels import Duel
 from loaded_policies import check_loaded_policies
 from PIL import Image
-from recorded_runs import check_loads_nothing
+from recorded_runs import check_loads_nothing, write_group
 from rich.console import Console
 from sketched import train_sketched
 
@@ -22,6 +22,7 @@ from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon import actor_scores, checkpoints, command_line, evaluate
 from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.curricula.phased import phased_curriculum
+from jaxmarl_echelon.reporting.recorded_runs import COPIES, read_runs
 from jaxmarl_echelon.tracking import tables
 from jaxmarl_echelon.training.acting import controllers
 from jaxmarl_echelon.training.acting.random_streams import run_key
@@ -232,3 +233,13 @@ def test_a_later_learner_is_judged_by_its_own_score():
     for table in tables.actor_tables(rows, 4, actor_scores.judging_spec(program)):
         console.print(table)
     assert "red_success [95 %]" in (said := console.export_text()) and "1.00 [0.51, 1.00]" in said
+
+
+def test_scores_of_one_population_are_not_taken_for_independent_seeds(tmp_path):
+    pbt = {"pbt": {"every": 2, "keys": ["algo.learning_rate"]}}
+    together = read_runs(write_group(tmp_path / "together", [(0.1,), (0.2,)], **pbt))
+    apart = read_runs(write_group(tmp_path / "apart", [(0.1,), (0.2,)]))
+    assert evaluate.list_group_warnings(together, together, "latest") == [COPIES]
+    assert evaluate.list_group_warnings(apart, apart, "latest") == []
+    (line,) = evaluate.list_group_warnings(together, together[:1], "latest")
+    assert line == "seed_1 has no checkpoint latest and is left out"

@@ -169,13 +169,22 @@ def pooled_sums(records: Sequence[RunRecord], column: str | None) -> ScoreSums:
     return add_scores([ScoreSums(*[0.0] * len(ScoreSums._fields)), *found])
 
 
-def interval_over_seeds(scores: Sequence[float], sums: ScoreSums) -> tuple[float, float]:
+def is_one_population(members: Sequence[Member], plan: PopulationPlan | None) -> bool:
+    """Whether all runs of a group are one population: they copy each other, and no two are independent."""
+    return plan is not None and len({member.variant for member in members}) == 1
+
+
+def interval_over_seeds(
+    scores: Sequence[float], sums: ScoreSums, *, independent: bool = True
+) -> tuple[float, float]:
     """Returns the 95 % interval of the mean of seeds with these scores; `sums` are over all their episodes.
 
     It is the union of Student's t interval over seeds (if several) and, for scores, the interval over all
     episodes (`score_interval`): a sample of seeds that all score 0 does not make 0 certain. NaN for a return
-    of a single seed.
+    of a single seed, and for several that are not `independent`.
     """
+    if len(scores) > 1 and not independent:
+        return math.nan, math.nan
     low, high = student_interval(scores) if len(scores) > 1 else (scores[0], scores[0])
     if not sums.number:
         return (low, high) if len(scores) > 1 else (math.nan, math.nan)
@@ -183,21 +192,29 @@ def interval_over_seeds(scores: Sequence[float], sums: ScoreSums) -> tuple[float
     return max(min(low, least), 0.0), min(max(high, most), 1.0)
 
 
-def group_score(members: Sequence[Member], records: Sequence[RunRecord], score: Result) -> dict[str, float]:
+def group_score(
+    members: Sequence[Member],
+    records: Sequence[RunRecord],
+    score: Result,
+    plan: PopulationPlan | None = None,
+) -> dict[str, float]:
     """Returns a score's mean over several seeds with its interval, by column; NaN without any.
 
-    Of several variants there is no interval: their mean is not that of a sample of runs.
+    Of several variants, and of one population, there is no interval: their mean is not that of a sample of
+    independent runs.
 
     Args:
       members: all runs of the group.
       records: of those whose last evaluations count.
       score: one of `RunRecord.scores`.
+      plan: population based training of the group, or None.
     """
     found = [record.progress.last_eval[f"eval_agg/{score.column}"] for record in records]
     found = [value for value in found if math.isfinite(value)] or [math.nan]
     low, high = math.nan, math.nan
     if len({member.variant for member in members}) == 1:
-        low, high = interval_over_seeds(found, pooled_sums(records, score.column))
+        independent = not is_one_population(members, plan)
+        low, high = interval_over_seeds(found, pooled_sums(records, score.column), independent=independent)
     ends = {f"eval_agg/{score.name}_low": low, f"eval_agg/{score.name}_high": high}
     return {f"eval_agg/{score.column}": float(np.mean(found))} | ends
 
@@ -207,13 +224,15 @@ def variant_rows(
     records: Sequence[RunRecord],
     column: str | None,
     diverged: Collection[str] = (),
+    plan: PopulationPlan | None = None,
 ) -> list[dict[str, Any]]:
     """Returns a row per variant with the score `column` (None: the return) of last and best evaluations.
 
-    Intervals are those of `interval_over_seeds`. Seeds without a score (all episodes quarantined) and those
-    that have diverged, by name of the member, are left out; without any seed, all values are NaN.
+    Intervals are those of `interval_over_seeds`; the runs of one population have none. Seeds without a score
+    (all episodes quarantined) and those that have diverged, by name of the member, are left out; without any
+    seed, all values are NaN.
     """
-    rows = []
+    rows, independent = [], not is_one_population(members, plan)
     for variant in dict.fromkeys(member.variant for member in members):
         pairs = zip(members, records, strict=True)
         mine = [r for m, r in pairs if m.variant == variant and m.name not in diverged]
@@ -222,7 +241,7 @@ def variant_rows(
         last = [score for score in last if math.isfinite(score)] or [math.nan]
         bests = [record.progress.best for record in mine]
         best = [scores["best_eval"][0] for scores in bests if "best_eval" in scores]
-        low, high = interval_over_seeds(last, pooled_sums(mine, column))
+        low, high = interval_over_seeds(last, pooled_sums(mine, column), independent=independent)
         rows.append(
             {
                 "name": variant,

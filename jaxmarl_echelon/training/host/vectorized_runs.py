@@ -209,7 +209,7 @@ class RunGroup(RunLoop):
         self.records[shown].offer_replay(take_member(assessment, shown).result, self.tracker)
         means = mean_values(values)
         for score in self.records[0].scores:
-            means |= group_score(self.members, [*present.values()], score)
+            means |= group_score(self.members, [*present.values()], score, self.plan)
         for namespace, part in by_namespace(means).items():
             self.tracker.log(namespace, self.step, part)
         if self.watch is not None:
@@ -318,7 +318,7 @@ class RunGroup(RunLoop):
 
     def _variants(self):
         """Rows of the summary's table of variants."""
-        rows = variant_rows(self.members, self.records, self.records[0].judged_by, self.diverged)
+        rows = variant_rows(self.members, self.records, self.records[0].judged_by, self.diverged, self.plan)
         if not selection_score.evaluations_are_informative(self.program.env):
             # The best policies were chosen by rating or time, which are not scores.
             rows = [row | {"best": math.nan} for row in rows]

@@ -218,6 +218,17 @@ def test_a_group_without_an_interval_shows_its_mean(tmp_path):
     assert "success rate, last evaluation" in page and "<b>40.0 %</b>" in page and "nan" not in page
 
 
+def test_the_members_of_one_population_have_no_interval_over_seeds(tmp_path):
+    """Also where an older version has written one."""
+    pbt = {"pbt": {"every": 2, "keys": ["algo.learning_rate"]}}
+    folder = write_group(tmp_path / "group", [(0.0, 0.2), (0.0, 0.6)], **pbt)
+    for step, rate in ((0, 0.0), (1000, 0.4)):
+        mean = {"success_rate": rate, "success_low": 0.0, "success_high": 1.0, "avg_reward": 0.0}
+        CsvTable(folder / "eval.csv", step).append(step, mean)
+    page = run_page.write_report(folder, changed=NONE).read_text()
+    assert "<title>1.00 k: 40.0 %</title>" in page and 'class="band' not in page
+
+
 def test_changed_settings_are_those_that_differ_from_the_defaults():
     overrides = command_line.normalize_overrides(["env=f110", "algo.gamma=0.5", "seed=3", "tuning=none"])
     config, choices = command_line.compose_config(overrides)

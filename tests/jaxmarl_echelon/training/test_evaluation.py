@@ -281,6 +281,23 @@ def test_the_interval_of_a_group_is_over_seeds_and_of_several_variants_there_is_
     assert all(map(math.isnan, score([sick], "baseline", "baseline")))
 
 
+def test_the_runs_of_one_population_have_no_interval_over_seeds():
+    """They copy each other; with variants, the runs of each seed are a population of their own."""
+    success, plan = Result("success", kind="rate"), object()
+    records = [seed_record(0, 1, 1, 1), seed_record(1, 1, 0, 0)]
+
+    def found(plan, *variants):
+        members = [SimpleNamespace(name=f"{i}", variant=name) for i, name in enumerate(variants)]
+        score = group_members.group_score(members, records, success, plan)
+        row = group_members.variant_rows(members, records, "success_rate", plan=plan)[0]
+        return [score["eval_agg/success_low"], score["eval_agg/success_high"]], [row["low"], row["high"]]
+
+    alone, together = found(None, "a", "a"), found(plan, "a", "a")
+    assert alone[0] == alone[1] and all(map(math.isfinite, alone[0]))
+    assert all(map(math.isnan, together[0] + together[1]))
+    assert all(map(math.isfinite, found(plan, "a", "b")[1]))
+
+
 def test_a_return_of_one_seed_has_no_interval():
     def row(*returns):
         values = ({"eval_agg/avg_reward": x} for x in returns)
