@@ -245,7 +245,7 @@ def variant_rows(
         rows.append(
             {
                 "name": variant,
-                "measure": name.rpartition("/")[2],
+                "measure": name.removeprefix("eval_agg/"),
                 "seeds": len(mine),
                 "success": float(np.mean(last)),
                 "low": low,

@@ -298,6 +298,17 @@ def test_the_runs_of_one_population_have_no_interval_over_seeds():
     assert all(map(math.isfinite, found(plan, "a", "b")[1]))
 
 
+def test_a_table_of_variants_names_the_whole_column():
+    """That of a role's own score has a part before a slash."""
+    last_eval = {"eval_agg/success/defender_rate": 1.0}
+    record = SimpleNamespace(progress=RunProgress(last_eval=last_eval))
+    members = [SimpleNamespace(name="a", variant="a")]
+    (row,) = group_members.variant_rows(members, [record], "success/defender_rate")
+    assert row["measure"] == "success/defender_rate"
+    head = tables.variant_table([row]).columns[2].header
+    assert head == "success/defender rate [95 %]"
+
+
 def test_a_return_of_one_seed_has_no_interval():
     def row(*returns):
         values = ({"eval_agg/avg_reward": x} for x in returns)
