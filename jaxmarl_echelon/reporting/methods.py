@@ -18,6 +18,8 @@ _APART = (
     "replay", "video_every", "profile",
 )  # fmt: skip
 _MOST_KEYS = 3
+# Algorithm and variant to the numbers of their settings, which are those in which methods differ.
+Kinds = dict[str, dict[frozenset, int]]
 
 
 @dataclass
@@ -74,8 +76,9 @@ def sort_runs(named: Sequence[tuple[str, RecordedRun]], task_keys: Sequence[str]
     for name, run in named:
         tasks.setdefault(_name_task(run, task_keys), []).append((name, run))
     methods: dict[str, Method] = {}
+    kinds: Kinds = {}
     for task, mine in tasks.items():
-        for name, run in zip(_name_methods(mine, task_keys), (run for _, run in mine), strict=True):
+        for name, run in zip(_name_methods(mine, task_keys, kinds), (run for _, run in mine), strict=True):
             runs = methods.setdefault(name, Method(name)).tasks.setdefault(task, [])
             if twin := next((other for other in runs if other.seed == run.seed), None):
                 raise ValueError(f"{run.folder}: has the settings and the seed {run.seed} of {twin.folder}")
@@ -126,8 +129,12 @@ def _differing_keys(found: Sequence[Mapping[str, str]]) -> list[str]:
     return [key for key in keys if len({one.get(key) for one in found}) > 1]
 
 
-def _name_methods(named: Sequence[tuple[str, RecordedRun]], apart: Sequence[str]) -> list[str]:
-    """Names the method of each run of a task: as given, or by its algorithm, variant and settings."""
+def _name_methods(named: Sequence[tuple[str, RecordedRun]], apart: Sequence[str], kinds: Kinds) -> list[str]:
+    """Names the method of each run of a task: as given, or by its algorithm, variant and settings.
+
+    Settings that are too many for a name have a number, in `kinds`, which has those of earlier tasks: the
+    same settings have the same number on every task, in whatever order their runs are listed.
+    """
     # Variants of different groups may have one name and other settings, such as those that a sweep draws.
     settings = [_method_settings(run, apart) | run.changes for _, run in named]
     heads = [f"{run.config['choices'].get('algo', '')} {run.variant}".strip() for _, run in named]
@@ -135,11 +142,11 @@ def _name_methods(named: Sequence[tuple[str, RecordedRun]], apart: Sequence[str]
     for name in dict.fromkeys(head for head, (given, _) in zip(heads, named, strict=True) if not given):
         alike = [i for i, (given, _) in enumerate(named) if not given and heads[i] == name]
         keys = _differing_keys([settings[i] for i in alike])
-        kinds: dict[tuple, int] = {}
+        numbers = kinds.setdefault(name, {})
         for i in alike:
-            values = tuple(settings[i].get(key) for key in keys)
-            number = kinds.setdefault(values, len(kinds) + 1)
-            shown = [f"{key}={value}" for key, value in zip(keys, values, strict=True)]
+            values = {key: settings[i].get(key) for key in keys}
+            number = numbers.setdefault(frozenset(values.items()), len(numbers) + 1)
+            shown = [f"{key}={value}" for key, value in values.items()]
             more = [f"(settings {number})"] if len(keys) > _MOST_KEYS else []
             names[i] = " ".join([name, *shown[: 0 if more else None], *more])
     return names

@@ -201,6 +201,21 @@ def test_variants_of_one_name_and_other_settings_are_other_methods(tmp_path, lis
     assert found == {"ppo baseline": [0, 1, 2]} | mild
 
 
+def test_settings_with_a_number_are_the_same_on_every_task(tmp_path):
+    """In whatever order runs are listed; settings that are only on one task have no twin on another."""
+    ours, theirs = (dict.fromkeys("abcd", value) for value in (1, 2))
+    for task, order in (("f110", (ours, theirs)), ("echelon", (theirs, ours))):
+        for place, learner in zip("xy", order, strict=True):
+            write_run(tmp_path / task / place, (0.1, 0.2), env=task, learner=learner)
+    for method in sort_runs(find_runs([f"{tmp_path}/f110/*", f"{tmp_path}/echelon/*"])):
+        (first,), (second,) = method.tasks.values()
+        assert first.config["learner"] == second.config["learner"]
+    shutil.rmtree(tmp_path / "echelon" / "y")
+    write_run(tmp_path / "echelon" / "y", (0.1, 0.2), env="echelon", learner=dict.fromkeys("abcd", 3))
+    with pytest.raises(ValueError, match=r"'ppo \(settings 1\)' has runs on f110, but none on echelon"):
+        sort_runs(find_runs([f"{tmp_path}/f110/*", f"{tmp_path}/echelon/*"]))
+
+
 def test_a_single_listed_seed_is_that_of_all_variants(tmp_path):
     """It is not in the names of their folders."""
     for variant in ("baseline", "mild"):
