@@ -123,8 +123,10 @@ def list_run_facts(
     label, total = measure_label(measured), int(run.config.get("total_env_steps") or 0)
     seeds = ", ".join(str(one) for one in dict.fromkeys(member.seed for member in members or [run]))
     best = np.nanmax(column) if np.isfinite(column).any() else float("nan")
+    # The summary of a group is that of its other members, too.
+    ended = "diverged" if run.diverged else read_status(run.folder, steps)
     facts = [
-        ("status", "running" if running else read_status(run.folder, steps)),
+        ("status", "running" if running else ended),
         ("environment steps", f"{format_count(steps)} of {format_count(max(total, steps))}"),
         ("seed" if "," not in seeds else "seeds", seeds),
         (f"{label}, last evaluation", last),

@@ -339,9 +339,13 @@ class RunGroup(RunLoop):
         }
 
     def _member_summary(self, record: RunRecord, status: str) -> dict[str, Any]:
-        """Returns a member's summary; one that the watch took out was reported until its last evaluation."""
-        found = record.summary(status, self.compiled.seconds())
-        if record.folder.name in self.left:
+        """Returns a member's summary; one that the watch took out was reported until its last evaluation.
+
+        So was one that has diverged: what the program computes in its place since then is no training.
+        """
+        name = record.folder.name
+        found = record.summary("diverged" if name in self.diverged else status, self.compiled.seconds())
+        if name in self.left | self.diverged:
             found |= {"env_steps": record.evaluated_at, "updates": record.progress.evaluated}
         return found
 

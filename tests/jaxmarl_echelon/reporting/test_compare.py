@@ -266,7 +266,10 @@ def test_runs_that_have_diverged_are_named(tmp_path):
     assert lines == ["ppo on f110: seed_0 diverged; scores are of policies of the time before"]
     shown = {"success_rate": 0.2, "success_low": 0.1, "success_high": 0.3, "avg_reward": 2.0}
     CsvTable(group / "eval.csv").append(1000, shown)
-    assert "seed_0 (diverged)</td>" in run_page.write_report(group, changed=[]).read_text()
+    (group / "summary.json").write_text(json.dumps({"status": "finished", "env_steps": 2001}))
+    pages = [run_page.write_report(place, changed=[]).read_text() for place in (group, group / "seed_0")]
+    assert "seed_0 (diverged)</td>" in pages[0]
+    assert [re.search(r"status<b>(\w+)</b>", page)[1] for page in pages] == ["finished", "diverged"]
 
 
 def test_scores_of_several_tasks_are_scaled_by_their_ranges(tmp_path):

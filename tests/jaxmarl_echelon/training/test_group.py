@@ -227,6 +227,8 @@ def test_members_that_have_diverged_are_in_no_mean_also_after_a_resume(tmp_path)
     summary = train(folder, resume=checkpoints.find_checkpoint(folder, "latest"))
     assert summary["diverged"] == [gone] and [row["seeds"] for row in summary["variants"]] == [1, 2]
     assert sorted(summary["references"]) == sorted(member.name for member in MEMBERS if member.name != gone)
+    ends = [[one["status"], one["env_steps"], one["updates"]] for one in summary["members"].values()]
+    assert ends.pop(1) == ["diverged", 0, 0] and ends == [["finished", summary["env_steps"], ends[0][2]]] * 3
     own = {member.name: rows(folder / member.name / "eval.csv") for member in MEMBERS}
     assert [len(table) for table in own.values()] == [3, 1, 3, 3]
     assert len(rows(folder / gone / "metrics.csv")) == 1
