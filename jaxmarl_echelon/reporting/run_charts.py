@@ -281,17 +281,22 @@ def list_groups(run: RecordedRun) -> str:
 
 
 def list_members(members: Sequence[RecordedRun]) -> str:
-    """Lists a group's members with the scores of their last and of their highest evaluation."""
-    rows = []
-    for member in members:
+    """Lists a group's members with the scores of their last and of their highest evaluation.
+
+    Marked are those that have diverged, and those with an earlier last evaluation, as pruned trials have.
+    """
+    rows, ends = [], [last_row(member.evaluations).get("step", 0.0) for member in members]
+    for member, end in zip(members, ends, strict=True):
         measured = member.score
         column = member.evaluations.get(measured.column, np.empty(0))
         told = format_score(measured)
         known = column[np.isfinite(column)]
         best = float(known.max()) if known.size else math.nan
         last = last_row(member.evaluations).get(measured.column, math.nan)
-        name = f"{member.folder.name} (diverged)" if member.diverged else member.folder.name
-        rows.append([name, str(member.seed), told(last), told(best)])
+        mark = (
+            " (diverged)" if member.diverged else f" (until {format_count(end)})" if end < max(ends) else ""
+        )
+        rows.append([f"{member.folder.name}{mark}", str(member.seed), told(last), told(best)])
     if not rows:
         return ""
     label = measure_label(members[0].score)

@@ -32,7 +32,7 @@ UNSCORED = "no score"
 UNFINISHED = "unfinished"
 OVER_VARIANTS = (
     "Scores above, and charts whose legend names no variant, "
-    "are means over the members of all {count} variants."
+    "are means over the members of all {count} variants that were still evaluated."
 )
 
 
@@ -124,7 +124,7 @@ def list_run_facts(
     seeds = ", ".join(str(one) for one in dict.fromkeys(member.seed for member in members or [run]))
     best = np.nanmax(column) if np.isfinite(column).any() else float("nan")
     # The summary of a group is that of its other members, too.
-    ended = "diverged" if run.diverged else read_status(run.folder, steps)
+    ended = "diverged" if run.diverged and not members else read_status(run.folder, steps)
     facts = [
         ("status", "running" if running else ended),
         ("environment steps", f"{format_count(steps)} of {format_count(max(total, steps))}"),

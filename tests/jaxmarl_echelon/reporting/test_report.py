@@ -157,6 +157,15 @@ def test_a_group_shows_its_members(tmp_path):
     assert "group seed_1</h1>" in member and "<b>60.0 % [50.0, 70.0]</b>" in member
 
 
+def test_members_that_were_evaluated_no_more_are_told_with_their_last_step(tmp_path):
+    """Their last scores are not of the step of the others', as those of pruned trials."""
+    folder = write_group(tmp_path / "group", [(0.0, 0.2), (0.0, 0.6, 0.4), (0.1, 0.2, 0.3)])
+    mean = {"success_rate": 0.35, "success_low": 0.0, "success_high": 1.0, "avg_reward": 0.0}
+    CsvTable(folder / "eval.csv").append(2000, mean)
+    page = run_page.write_report(folder, changed=NONE).read_text()
+    assert re.findall(r"<td>(seed_\d[^<]*)</td>", page) == ["seed_0 (until 1.00 k)", "seed_1", "seed_2"]
+
+
 def test_a_group_of_variants_says_what_is_a_mean_over_all_of_them(tmp_path):
     folder = write_group(tmp_path / "group", [(0.0, 0.2), (0.0, 0.6)])
     mean = {"success_rate": 0.4, "success_low": math.nan, "success_high": math.nan, "avg_reward": 0.0}
