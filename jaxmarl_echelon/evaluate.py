@@ -205,6 +205,11 @@ def list_group_warnings(
         for one in members
         if one not in found
     ]
+    lines += [
+        f"{one.folder.name} diverged; its scores are of a policy of the time before"
+        for one in found
+        if one.diverged
+    ]
     return lines + ([COPIES] if len(found) > 1 and found[0].in_one_population else [])
 
 

@@ -24,6 +24,7 @@ from jaxmarl_echelon.curricula.base import constant_curriculum
 from jaxmarl_echelon.curricula.phased import phased_curriculum
 from jaxmarl_echelon.reporting.recorded_runs import COPIES, read_runs
 from jaxmarl_echelon.tracking import tables
+from jaxmarl_echelon.tracking.csv_sink import CsvTable
 from jaxmarl_echelon.training.acting import controllers
 from jaxmarl_echelon.training.acting.random_streams import run_key
 from jaxmarl_echelon.training.config.run_config import RunConfig
@@ -243,3 +244,12 @@ def test_scores_of_one_population_are_not_taken_for_independent_seeds(tmp_path):
     assert evaluate.list_group_warnings(apart, apart, "latest") == []
     (line,) = evaluate.list_group_warnings(together, together[:1], "latest")
     assert line == "seed_1 has no checkpoint latest and is left out"
+
+
+def test_scores_of_members_that_have_diverged_are_told_apart(tmp_path):
+    """They have a best policy, of the time before, as the others have."""
+    members = read_runs(write_group(tmp_path, [(0.1, 0.2), (0.1, 0.2)]))
+    table = CsvTable(members[1].folder / "metrics.csv", resume_step=1000)
+    table.append(2000, {"losses/value_loss": np.nan, "losses/gradient_steps": 4.0, "time/train_seconds": 9.0})
+    (line,) = evaluate.list_group_warnings(members, members, "best_eval")
+    assert line == "seed_1 diverged; its scores are of a policy of the time before"
