@@ -93,7 +93,9 @@ def values_table(title: str, rows: Sequence[Mapping[str, Any]], measure: str) ->
 def trials_plot(
     path: Path, rows: Sequence[Mapping[str, Any]], space: Mapping[str, Dimension], measure: str
 ) -> None:
-    """Plots values over trials with the best so far, and over every searched key.
+    """Plots values over the trials' numbers with the best so far, and over every searched key.
+
+    Trials that diverged before their first evaluation have no value.
 
     Args:
       path: the PNG file to write.
@@ -104,30 +106,27 @@ def trials_plot(
     # Importing Matplotlib takes as long as importing jax.
     from matplotlib.ticker import ScalarFormatter
 
-    from jaxmarl_echelon.tracking.plots import EVALUATION, TRAINING, make_figure, style_axes
+    from jaxmarl_echelon.tracking.plots import EVALUATION, make_figure, style_axes
 
     valued = [row for row in rows if row["value"] is not None and math.isfinite(row["value"])]
-    complete = np.array([row["state"] == "complete" for row in valued], bool)
+    state = np.array([row["state"] for row in valued], str)
+    complete = state == "complete"
     value = np.array([row["value"] for row in valued], float)
+    number = np.array([int(row["trial"].rpartition("_")[2]) for row in valued])
     panels = 1 + len(space)
     columns = min(panels, 3)
     height = -(-panels // columns)
     figure = make_figure(4.0 * columns, 3.2 * height, "")
     axes = np.atleast_1d(figure.subplots(height, columns)).reshape(-1)
 
-    def scatter(at, place):
-        if not complete.all():
-            at.scatter(place[~complete], value[~complete], s=14, c="#b0b0b0", label="pruned, last value")
-        at.scatter(place[complete], value[complete], s=18, c=TRAINING, label="complete")
-
     for at in axes:
         style_axes(at, measure)
         at.xaxis.set_major_formatter(ScalarFormatter())
-    scatter(axes[0], np.arange(len(valued)))
+    _scatter_trials(axes[0], number, value, state)
     if complete.any():
         so_far = np.maximum.accumulate(np.where(complete, value, -np.inf))
         so_far = np.where(np.isfinite(so_far), so_far, np.nan)
-        axes[0].step(np.arange(len(valued)), so_far, where="post", c=EVALUATION)
+        axes[0].step(number, so_far, where="post", c=EVALUATION)
     axes[0].set_xlabel("trial; the line is the best so far")
     axes[0].legend(frameon=False, fontsize=8, loc="best")
     for at, (key, dimension) in zip(axes[1:], space.items(), strict=False):
@@ -142,7 +141,19 @@ def trials_plot(
                 at.set_xlabel(f"1 - {key}")
             if dimension.kind in ("log", COMPLEMENT):
                 at.set_xscale("log")
-        scatter(at, np.array(places, float))
+        _scatter_trials(at, np.array(places, float), value, state)
     for at in axes[panels:]:
         at.set_visible(False)
     figure.savefig(path)
+
+
+def _scatter_trials(axes: Any, place: np.ndarray, value: np.ndarray, state: np.ndarray) -> None:
+    """Draws the values `[n]` of trials in these states at places `[n]`; those not complete in grey."""
+    from jaxmarl_echelon.tracking.plots import TRAINING
+
+    for name, told, marker in (("pruned", "pruned", "o"), ("fail", "diverged", "x")):
+        if (mine := state == name).any():
+            style = {"s": 14, "c": "#b0b0b0", "marker": marker, "label": f"{told}, last value"}
+            axes.scatter(place[mine], value[mine], **style)
+    complete = state == "complete"
+    axes.scatter(place[complete], value[complete], s=18, c=TRAINING, label="complete")

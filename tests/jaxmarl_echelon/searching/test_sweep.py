@@ -15,6 +15,7 @@ from jaxmarl_echelon.config_sources import Sources
 from jaxmarl_echelon.searching import best_settings, studies, trial_groups, trial_tables
 from jaxmarl_echelon.searching.studies import SearchSettings, Study, is_among_best, judge_course
 from jaxmarl_echelon.searching.trial_groups import TrialWatch
+from jaxmarl_echelon.tracking import plots
 from jaxmarl_echelon.train import best_score
 from jaxmarl_echelon.training.config import build, search_space
 from jaxmarl_echelon.training.host.group_members import Member
@@ -325,3 +326,26 @@ def test_a_missing_package_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ValueError, match=r"pip install 'jaxmarl_echelon\[sweep\]'"):
         call(monkeypatch, *TINY)
+
+
+def test_the_picture_has_trials_at_their_numbers_and_tells_pruned_from_diverged(monkeypatch, tmp_path):
+    """Also after a trial without a value, and one that was started again under another number."""
+    figures, make = [], plots.make_figure
+    monkeypatch.setattr(plots, "make_figure", lambda *given: figures.append(make(*given)) or figures[-1])
+    found = [
+        (0, "complete", 1.0),
+        (1, "fail", None),
+        (2, "pruned", 0.5),
+        (4, "fail", 0.25),
+        (5, "complete", 2.0),
+    ]
+    rows = [
+        {"trial": f"trial_{number:04d}", "state": state, "value": value, RATE: 1e-3}
+        for number, state, value in found
+    ]
+    trial_tables.trials_plot(tmp_path / "sweep.png", rows, {RATE: SPACE[RATE]}, "score")
+    ((first, _),) = [figure.axes for figure in figures]
+    shown = {one.get_label(): one.get_offsets().tolist() for one in first.collections}
+    ends = {"pruned, last value": [[2.0, 0.5]], "diverged, last value": [[4.0, 0.25]]}
+    assert shown == ends | {"complete": [[0.0, 1.0], [5.0, 2.0]]}
+    assert first.lines[0].get_xydata().tolist() == [[0.0, 1.0], [2.0, 1.0], [4.0, 1.0], [5.0, 2.0]]
