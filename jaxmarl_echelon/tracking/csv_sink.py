@@ -1,5 +1,6 @@
 """CSV files in the run's folder."""
 
+import contextlib
 import csv
 import io
 import math
@@ -134,6 +135,24 @@ def read_columns(path: Path) -> dict[str, np.ndarray]:
         return {}
     names, rows = _read(Path(path))
     return {name: np.array([_float(row[i]) for row in rows]) for i, name in enumerate(names)}
+
+
+def read_numbers(path: Path, last: float = math.inf) -> list[tuple[int, dict[str, float]]]:
+    """Reads the rows of a CSV file up to a step: the step, and the logged numbers by column.
+
+    Empty cells and texts are left out, NaN is not: it was logged, and replaces an earlier number.
+    """
+    if not path.exists():
+        return []
+    (_, *names), rows = _read(path)
+    found = []
+    for step, *cells in (row for row in rows if int(row[0]) <= last):
+        numbers = {}
+        for name, cell in zip(names, cells, strict=True):
+            with contextlib.suppress(ValueError):
+                numbers[name] = float(cell)
+        found.append((int(step), numbers))
+    return found
 
 
 def read_texts(path: Path, name: str, last: float = math.inf) -> list[str]:

@@ -2,13 +2,13 @@
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from jaxmarl_echelon.tracking.base import RunInfo, Values
-from jaxmarl_echelon.tracking.csv_sink import METRICS, CsvSink, read_columns, read_texts
+from jaxmarl_echelon.tracking.csv_sink import METRICS, CsvSink, read_columns, read_numbers, read_texts
 from jaxmarl_echelon.tracking.formats import format_count, format_finite, format_percent
-from jaxmarl_echelon.tracking.run_tables import Columns, find_phase_changes, read_pool_rows
+from jaxmarl_echelon.tracking.run_tables import find_phase_changes, read_pool_rows
 from jaxmarl_echelon.tracking.statistics import Pace, Trend
 
 RECENT = 40
@@ -26,14 +26,6 @@ def loss_rank(name: str) -> int:
 def select_prefix(values: Values, prefix: str) -> list[tuple[str, float | int | str]]:
     """Selects values whose keys start with `prefix`, which is removed."""
     return [(key[len(prefix) :], value) for key, value in values.items() if key.startswith(prefix)]
-
-
-def _rows(columns: Columns, last: int) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yields the rows of a table up to a step: environment steps, and the finite values by column."""
-    for row, step in enumerate(columns.get("step", ())):
-        if step <= last:
-            values = {key: float(cells[row]) for key, cells in columns.items() if key != "step"}
-            yield int(step), {key: value for key, value in values.items() if math.isfinite(value)}
 
 
 class RunView:
@@ -200,20 +192,19 @@ class RunView:
             self.trends.setdefault(name, Trend()).add(float(value), step)
 
     def _read_history(self, folder: Path, last: int) -> None:
-        """Records what the tables in a run's folder have up to a step; non-numeric cells are skipped."""
-        metrics = read_columns(folder / METRICS)
-        for step, values in _rows(metrics, last):
+        """Records what the tables in a run's folder have up to a step, as it was logged."""
+        for step, values in read_numbers(folder / METRICS, last):
             for name, value in values.items():
                 namespace, _, key = name.partition("/")
                 if namespace in RESUMED:
                     self._remember(namespace, step, key, value)
         phases = [name for name in read_texts(folder / METRICS, PHASE_NAME, last) if name]
         self.latest |= {PHASE_NAME: phases[-1]} if phases else {}
-        for step, values in _rows(read_columns(folder / CsvSink.FILES["eval_agg"]), last):
+        for step, values in read_numbers(folder / CsvSink.FILES["eval_agg"], last):
             for key, value in values.items():
                 self._remember("eval_agg", step, key, value)
             self._evaluation(step, values, self.run.best)
-        for change in find_phase_changes(metrics):
+        for change in find_phase_changes(read_columns(folder / METRICS)):
             if change.step <= last:
                 self.events.append((int(change.step), f"phase {change.before} -> {change.after}"))
         outcomes = read_texts(folder / CsvSink.FILES["episodes"], "outcome", last)

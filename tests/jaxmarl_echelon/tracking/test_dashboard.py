@@ -1,5 +1,6 @@
 import dataclasses
 import io
+import math
 import re
 import sys
 
@@ -14,6 +15,7 @@ from jaxmarl_echelon.tracking.console import ConsoleSink
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
 from jaxmarl_echelon.tracking.dashboard import Dashboard, terminal_sink
 from jaxmarl_echelon.tracking.panels import colour_share, compose_dashboard, outcome_colour
+from jaxmarl_echelon.tracking.panels.curriculum import collect_criteria
 from jaxmarl_echelon.tracking.panels.history import draw_dots
 from jaxmarl_echelon.tracking.view import RunView
 
@@ -79,6 +81,24 @@ def test_a_resumed_view_goes_on_with_courses_phases_and_outcomes(tmp_path):
     assert list(view.events) == [(11_000, "phase 0 -> 1")] and view.phase == ("1", "spawn 1")
     assert list(view.recent) == ["outcome 0", "outcome 1", "outcome 1"]
     assert view.value("losses/entropy") == 2.5 and "time/steps_per_second" not in view.latest
+
+
+def test_a_resumed_view_shows_nothing_of_a_phase_that_was_left(tmp_path):
+    """A run that stopped as it entered a phase: neither its success nor a patience is known there yet."""
+    left = {"phase_success_rate": 0.72, "criteria_success_rate": 0.7, "patience": 400.0}
+    entered = {"phase_success_rate": math.nan, "criteria_success_rate": 0.7, "patience": math.nan}
+    table = CsvSink()
+    table.open(run_info(tmp_path))
+    live = RunView(run_info(tmp_path), now=0.0)
+    for step, phase in ((1_000, left), (2_000, entered)):
+        for sink in (table, ViewSink(live)):
+            sink.write("curriculum", step, phase)
+            sink.write("losses", step, {"actor_loss": 1.0 if step == 1_000 else math.nan})
+    table.close()
+    view = RunView(run_info(tmp_path, resume_step=2_000), now=0.0)
+    (criterion,) = collect_criteria(view)
+    assert (criterion.value, criterion.met) == ("-", False) and collect_criteria(live) == [criterion]
+    assert math.isnan(view.value("losses/actor_loss"))
 
 
 def test_large_terminals_show_courses_of_training_and_evaluations(tmp_path):
