@@ -149,13 +149,18 @@ def read_group_checkpoint(
 
 
 def mean_values(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Averages finite numbers by name over the members that report them, in the members' order."""
+    """Averages finite numbers by name over the members that report them, in the members' order.
+
+    Where no member's number is finite, as of a criterion that their phases lack, the mean is NaN: without it
+    sinks would go on showing an earlier one.
+    """
     found = [result for result in results if result]
     means = {}
     for name in dict.fromkeys(name for result in found for name in result):
-        values = [r[name] for r in found if isinstance(r.get(name), int | float) and np.isfinite(r[name])]
+        values = [r[name] for r in found if isinstance(r.get(name), int | float)]
         if values:
-            means[name] = float(np.mean(values))
+            finite = [value for value in values if np.isfinite(value)]
+            means[name] = float(np.mean(finite)) if finite else math.nan
     return means
 
 

@@ -5,6 +5,7 @@ import csv
 import dataclasses
 import functools
 import json
+import math
 import sys
 
 import chex
@@ -16,6 +17,7 @@ from compiled_once import Once
 from fake_packages import FakeMlflow, FakeWandb
 from marked import thorough
 from omegaconf import OmegaConf
+from tracking_runs import run_info
 
 from algos.on_policy.ppo import PPOConfig
 from jaxmarl_echelon import actor_scores, checkpoints, command_line
@@ -26,6 +28,8 @@ from jaxmarl_echelon.envs.base import ScriptedPolicy
 from jaxmarl_echelon.tracking.base import Tracker
 from jaxmarl_echelon.tracking.csv_sink import CsvSink
 from jaxmarl_echelon.tracking.mlflow_sink import MlflowSink
+from jaxmarl_echelon.tracking.panels.curriculum import collect_criteria
+from jaxmarl_echelon.tracking.view import RunView
 from jaxmarl_echelon.tracking.wandb_sink import MEAN, WandbSink
 from jaxmarl_echelon.training.acting.random_streams import Stream, run_key, stream_key
 from jaxmarl_echelon.training.config import build
@@ -443,5 +447,15 @@ def test_a_drawn_number_may_be_rounded_to_that_of_the_base():
 
 def test_means_are_of_whatever_any_member_reports():
     """An evaluation's groups that did not occur in the first member occurred in another."""
-    results = [{}, {"score": 0.5, "name": "one"}, {"score": 1.0, "task/hill": 0.25, "loss": float("nan")}]
-    assert group_members.mean_values(results) == {"score": 0.75, "task/hill": 0.25}
+    results = [{}, {"score": 0.5, "name": "one"}, {"score": 1.0, "task/hill": 0.25, "loss": math.nan}]
+    found = group_members.mean_values(results)
+    assert found == pytest.approx({"score": 0.75, "task/hill": 0.25, "loss": math.nan}, nan_ok=True)
+
+
+def test_a_group_does_not_go_on_showing_a_criterion_that_no_member_has_any_more(tmp_path):
+    """Both members have left the only phase with patience: the mean of that phase must not stay."""
+    view = RunView(run_info(tmp_path), 0.0)
+    for step, patience in ((1_000, [400.0, 200.0]), (2_000, [math.nan, 200.0]), (3_000, 2 * [math.nan])):
+        members = [{"patience": one, "episodes_in_stage": 500.0} for one in patience]
+        view.write("curriculum", step, group_members.mean_values(members), 0.0)
+    assert [one.name for one in collect_criteria(view)] == ["episodes"]
