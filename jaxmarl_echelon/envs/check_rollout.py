@@ -9,7 +9,11 @@ import numpy as np
 from algos.types import PyTree
 from jaxmarl_echelon.envs import results
 from jaxmarl_echelon.envs.base import EnvSpec, Role, TimeStep
+from jaxmarl_echelon.envs.results import Result
 from jaxmarl_echelon.envs.spaces import MultiDiscrete
+
+# How far float32 sums of an episode's steps may leave [0, 1].
+ROUNDING = 1e-4
 
 
 def require_that(condition: bool, message: str) -> None:
@@ -196,6 +200,40 @@ def _check_codes(spec: EnvSpec, record: RolloutRecord) -> None:
             _forbid(
                 (values < -1) | (values > last), f"info[{result.entry!r}] at the end is not in -1..{last}"
             )
-        share = result.kind == "rate" or result.name in scores
-        if share and result.reduce == "last" and result.over is None:
+        share = (result.kind == "rate" or result.name in scores) and result.over is None
+        if share and result.reduce == "last":
             _forbid((values < 0) | (values > 1), f"info[{result.entry!r}] at the end is not in 0..1")
+        elif share:
+            found = _reduce_episodes(result, record)
+            wrong = np.abs(found - 0.5) > 0.5 + ROUNDING
+            label = f"spec.results: {result.name!r} of an episode, the {result.reduce} of"
+            _forbid(wrong, f"{label} info[{result.entry!r}], is not in 0..1")
+
+
+def _reduce_episodes(result: Result, record: RolloutRecord) -> np.ndarray:
+    """Reduces a result over the steps of each recorded episode that ended, as `results.advance_results`.
+
+    Returns:
+      `[T]` or, per agent, `[T, A]`; 0 where no episode ended, and in slots that were never filled in it.
+    """
+    before, after = (
+        np.asarray(time.info[result.entry], np.float64) for time in (record.before, record.after)
+    )
+    combine = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum}[result.reduce]
+    additive = combine is np.add
+    seen = filled = np.ones(len(after), bool)
+    if result.role is not None:
+        seen, reached = (np.asarray(time.filled(result.role)) for time in (record.before, record.after))
+        filled = seen | reached
+    found = np.zeros_like(after)
+    for step, fresh in enumerate(record.fresh):
+        if fresh:
+            first, total, ever = step, 0.0 if additive else before[step], seen[step]
+        # Agents of a role without `present` stay in their slots when they die or wait.
+        here = filled[step] if result.role in record.after.present else ever | filled[step]
+        new = np.where(ever | additive, combine(total, after[step]), after[step])
+        total, ever = np.where(here, new, total), ever | here
+        if record.after.over[step]:
+            length = step - first + 1 if result.reduce == "mean" else 1
+            found[step] = np.where(ever, total / length, 0.0)
+    return found

@@ -209,6 +209,14 @@ BROKEN = {
         dict(spec={"results": (*SOUND, Result("clock", kind="rate"))}),
         r"info\['clock'\] at the end is not in 0..1",
     ),
+    "mean rate in per cent": (
+        dict(spec={"results": (*SOUND, Result("clock", kind="rate", reduce="mean"))}),
+        r"'clock' of an episode, the mean of info\['clock'\], is not in 0..1",
+    ),
+    "largest score above 1": (
+        dict(spec={"results": (*SOUND, Result("clock", reduce="max")), "score": "clock"}),
+        r"'clock' of an episode, the max of info\['clock'\], is not in 0..1",
+    ),
     "code unknown": (
         dict(
             spec={"results": (*SOUND, Result("ending", kind="code", labels=("a",), source="outcome"))},
