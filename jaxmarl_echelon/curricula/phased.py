@@ -232,6 +232,7 @@ def _metrics(criteria: Criteria, spec: EnvSpec, course: PhaseProgress) -> dict[s
         "eval_success_streak": jnp.where(gated, course.eval_streak, jnp.nan),
         "eval_success_rate": jnp.where(course.eval_success < 0.0, jnp.nan, course.eval_success),
         "criteria_success_rate": now.success_rate,
+        "criteria_avg_reward": jnp.where(jnp.isfinite(now.avg_reward), now.avg_reward, jnp.nan),
         "criteria_min_episodes": now.min_episodes,
         "criteria_eval_success_rate": jnp.where(gated, now.eval_success_rate, jnp.nan),
         "criteria_eval_required_runs": now.eval_required_runs,
@@ -241,9 +242,12 @@ def _metrics(criteria: Criteria, spec: EnvSpec, course: PhaseProgress) -> dict[s
         "regressions": course.regressions,
     }
     rates = _outcome_rates(course, lately, len(spec.outcomes))
-    values |= {
-        f"{name}_rate": rates[i] for i, name in enumerate(spec.outcomes) if name not in spec.good_outcomes
-    }
+    for i, name in enumerate(spec.outcomes):
+        if name not in spec.good_outcomes:
+            values[f"{name}_rate"] = rates[i]
+        if (criteria.max_rates[:, i] < 1.0).any():
+            cap = now.max_rates[i]
+            values[f"criteria_max_{name}_rate"] = jnp.where(cap < 1.0, cap, jnp.nan)
     return {f"curriculum/{name}": value for name, value in values.items()}
 
 

@@ -34,6 +34,8 @@ MARKS = {True: ("✓", "bold green"), False: ("✗", "bold red"), None: ("", "")
 MEASURED = {"rate": format_short_percent, "number": format_finite, "count": format_count}
 LIMITS = {"above": ">", "at_least": "/", "at_most": "≤"}
 CRITERIA = "criteria/"
+# Of the rates of outcomes that do not count as success.
+CAPS = "criteria_max_"
 
 
 class Criterion(NamedTuple):
@@ -102,11 +104,13 @@ def collect_criteria(view: RunView) -> list[Criterion]:
 
     episodes = value("episodes_in_stage")
     success = value("phase_success_rate", "rolling_success", "stage_success_rate")
+    caps = {name: value(f"{CAPS}{name}_rate") for name in view.run.spec.outcomes}
     runs, rate = value("criteria_eval_required_runs"), value("criteria_eval_success_rate")
     found = [
         _criterion("success", success, value("criteria_success_rate", "enable_rate"), format_short_percent),
         _criterion("reward", value("avg_reward"), value("criteria_avg_reward"), format_number),
         _criterion("episodes", episodes, value("criteria_min_episodes"), format_count),
+        *(_cap(name, value(f"{name}_rate"), cap) for name, cap in caps.items() if math.isfinite(cap)),
     ]
     if runs > 0:
         name = f"eval ≥{format_short_percent(rate)}" if math.isfinite(rate) else "evaluation"
@@ -176,6 +180,11 @@ def _criterion(name: str, value: float, limit: float, text) -> Criterion | None:
     return Criterion(name, shown) if math.isfinite(value) else None
 
 
+def _cap(name: str, rate: float, most: float) -> Criterion:
+    limit = f"{LIMITS['at_most']} {format_short_percent(most)}"
+    return Criterion(name, format_short_percent(rate), limit, rate <= most)
+
+
 def _head(view: RunView, width: int) -> list[Text]:
     position, name = view.phase
     if not position and not name:
@@ -230,7 +239,7 @@ def _facts(view: RunView) -> list[tuple[str, float | int | str]]:
     given = {
         name: value
         for name, value in view.section("curriculum/")
-        if name not in SHOWN and not name.startswith(CRITERIA)
+        if name not in SHOWN and not name.startswith((CRITERIA, CAPS))
     }
     measurements = [
         (fields["name"], *_value(fields)) for fields in _measurements(view) if not _limit(fields)[0]
@@ -239,6 +248,6 @@ def _facts(view: RunView) -> list[tuple[str, float | int | str]]:
     shares = [
         (name, format_short_percent(view.value(f"curriculum/{key}")))
         for key, name in rates.items()
-        if key in given
+        if key in given and not math.isfinite(view.value(f"curriculum/{CAPS}{key}"))
     ]
     return [*shares, *others, *((name, value) for name, value in given.items() if name not in rates)]

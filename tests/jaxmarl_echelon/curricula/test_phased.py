@@ -251,6 +251,16 @@ def test_a_cap_holds_a_phase_back():
         )
 
 
+def test_metrics_have_every_criterion_that_can_hold_a_phase_back():
+    curriculum = build([{"avg_reward": 40.0, "max_rates": {"crashed": 0.25}}, {}])
+    state = curriculum.init()
+    names = [f"curriculum/criteria_{name}" for name in ("avg_reward", "max_crashed_rate")]
+    assert [float(curriculum.metrics(state)[name]) for name in names] == [40.0, 0.25]
+    later = curriculum.metrics(state.replace(course=state.course.replace(stage=jnp.int32(1))))
+    assert all(np.isnan(later[name]) for name in names)
+    assert "curriculum/criteria_max_late_rate" not in later, "no phase caps it"
+
+
 @pytest.mark.parametrize(
     ("mixture", "shares_by_stage"),
     [
@@ -288,6 +298,7 @@ def test_metrics_are_nan_where_unknown():
         for name in (
             "rolling_success", "phase_success_rate", "avg_reward", "crashed_rate", "late_rate",
             "eval_success_rate", "eval_success_streak", "criteria_eval_success_rate", "decided_success",
+            "criteria_avg_reward",
         )
     }  # fmt: skip
     state, update = curriculum.init(), runs.updater(curriculum)

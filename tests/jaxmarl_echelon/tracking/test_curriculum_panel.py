@@ -199,6 +199,17 @@ def test_criteria_follow_the_present_phase(tmp_path):
     assert list(found) == ["success", "reward", "episodes", "patience"]
 
 
+@pytest.mark.parametrize(("most", "limit", "met"), [(0.2, "≤ 20 %", True), (0.125, "≤ 12.5 %", False)])
+def test_caps_of_outcomes_stand_among_the_criteria(tmp_path, most, limit, met):
+    caps = {"criteria_max_self_crash_rate": most, "criteria_max_collision_rate": math.nan}
+    view = make_view(tmp_path, PHASE | caps)
+    found = {item.name: item for item in collect_criteria(view)}
+    assert found["self_crash"][:4] == ("self_crash", "20 %", limit, met)
+    assert "collision" not in found, "this phase has no cap on it"
+    text = columns(picture(view, 120, 40))[2]
+    assert text.count("self_crash") == text.count("collision") == 1 and "criteria" not in text
+
+
 @pytest.mark.parametrize(("episodes", "mark"), [(999.0, ""), (1000.0, "!")])
 def test_exhausted_patience_is_not_marked_as_met(tmp_path, episodes, mark):
     view = make_view(tmp_path, {**PHASE, "episodes_in_stage": episodes})
