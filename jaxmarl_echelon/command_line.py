@@ -407,19 +407,25 @@ def apply_overrides(
       UsageError: one line, for an unknown key or another option.
     """
     config, choices = copy.deepcopy(config), dict(choices)
+    options, settings = {}, []
     for override in overrides:
         key, equals, value = override.lstrip("+").partition("=")
         if not equals or key.startswith("~"):
             raise UsageError(f"{override}: expected KEY=VALUE")
-        if key == "tracking" and value != choices.get(key):
-            config.tracking = compose_config([f"{key}={value}"], sources)[0].tracking
-            choices[key] = value
-        elif key in config_groups() or "@" in key:
-            if value != str(choices.get(key)):
-                kept = f"a resumed run keeps its {key}={choices.get(key)}"
-                raise UsageError(f"{override.lstrip('+')}: {kept}")
+        if key in config_groups() or "@" in key:
+            options[key] = value
         else:
-            set_value(config, key, value)
+            settings.append((key, value))
+    # As in a new run: options first, of which the last of a group counts, then single settings.
+    for key, value in options.items():
+        if value == str(choices.get(key)):
+            continue
+        if key != "tracking":
+            raise UsageError(f"{key}={value}: a resumed run keeps its {key}={choices.get(key)}")
+        config.tracking = compose_config([f"{key}={value}"], sources)[0].tracking
+        choices[key] = value
+    for key, value in settings:
+        set_value(config, key, value)
     return config, choices
 
 

@@ -103,6 +103,13 @@ def test_changeable_settings_are_applied(plain_run, changes):
         assert OmegaConf.select(after, key) == value, argument
 
 
+def test_options_come_before_settings_and_the_last_of_a_group_counts(plain_run):
+    """The command that began a run continues it, in whatever order it has its arguments."""
+    arguments = ["tracking.sinks.terminal.every_seconds=1.5", "env=drive", "env=f110"]
+    after = told(*plain_run, *arguments, "tracking=quiet", "tracking=tensorboard")
+    assert after.tracking.sinks.terminal.every_seconds == 1.5 and "tensorboard" in after.tracking.sinks
+
+
 @pytest.mark.parametrize(
     ("argument", "words"),
     [
