@@ -12,7 +12,7 @@ from jax.extend.core import ClosedJaxpr
 
 from algos.types import PyTree
 from jaxmarl_echelon.envs import results
-from jaxmarl_echelon.envs.base import Environment, EnvSpec, TimeStep
+from jaxmarl_echelon.envs.base import Environment, EnvSpec, Role, TimeStep
 from jaxmarl_echelon.envs.check_parameters import check_parameter_names
 from jaxmarl_echelon.envs.check_rollout import RolloutRecord, check_record, is_key, require_that
 from jaxmarl_echelon.envs.results import COMPONENT, REDUCTIONS, RESULT_KINDS, Result
@@ -114,6 +114,10 @@ def check_spec(spec: EnvSpec) -> None:
         hash(spec)
     except TypeError as error:
         raise AssertionError(f"env.spec must be hashable (tuples, not lists): {error}") from None
+    for field, kind in (("roles", Role), ("results", Result)):
+        given = getattr(spec, field)
+        fits = isinstance(given, tuple) and all(isinstance(one, kind) for one in given)
+        require_that(fits, f"spec.{field} is {given!r}, expected a tuple, as in ({kind.__name__}(...),)")
     names = [role.name for role in spec.roles]
     require_that(len(names) > 0, "spec.roles is empty, expected at least one Role")
     require_that(len(set(names)) == len(names), f"spec.roles has names {names}, expected distinct ones")
@@ -129,7 +133,8 @@ def check_spec(spec: EnvSpec) -> None:
             require_that(bounded, f"spec.roles: {role.name!r}.action has {bounds}, expected finite bounds")
         _require_score(spec, role.score, f"spec.roles: {role.name!r}.score")
     limit = spec.episode_limit
-    require_that(limit >= 1, f"spec.episode_limit is {limit}, expected at least 1")
+    whole = isinstance(limit, int | np.integer) and limit >= 1
+    require_that(whole, f"spec.episode_limit is {limit!r}, expected a whole number of at least 1")
     _check_turns(spec)
     _check_results(spec)
     _require_score(spec, spec.score, "spec.score")
@@ -159,11 +164,16 @@ def _check_turns(spec: EnvSpec) -> None:
 
 
 def _check_results(spec: EnvSpec) -> None:
-    known = {result.name: result for result in spec.results if isinstance(result, Result)}
+    known = {result.name: result for result in spec.results}
     require_that(len(known) == len(spec.results), "spec.results must be Results with distinct names")
     roles = {role.name for role in spec.roles}
     for name, result in known.items():
         label = f"spec.results: {name!r}"
+        for field in ("labels", "among"):
+            given = getattr(result, field)
+            found = f"{label}.{field} is {given!r}"
+            # A text would be read as a tuple of its letters.
+            require_that(isinstance(given, tuple), f"{found}, expected a tuple, as in ({given!r},)")
         require_that(
             result.kind in RESULT_KINDS, f"{label}.kind is {result.kind!r}, expected one of {RESULT_KINDS}"
         )

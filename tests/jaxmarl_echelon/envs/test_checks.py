@@ -298,6 +298,19 @@ BROKEN = {
     "hidden state": (dict(step=counter_step()), r"the same key and actions changes \[1\]\[0\].level"),
     "depends on tracing": (dict(step=batch_dependent), r"jax.jit changes"),
     "spec not hashable": (dict(spec={"results": [SOUND[0]]}), r"env.spec must be hashable"),
+    "a role without the comma of a tuple": (
+        dict(spec={"roles": probes.DeadAgent().spec.roles[0]}),
+        r"spec.roles is Role\(name='player'.*, expected a tuple, as in \(Role\(...\),\)",
+    ),
+    "labels without the comma of a tuple": (
+        dict(spec={"results": (*SOUND, Result("ending", kind="code", labels="goal", source="outcome"))}),
+        r"'ending'.labels is 'goal', expected a tuple, as in \('goal',\)",
+    ),
+    "success among the letters of a label": (
+        dict(spec={"results": replaced("success", among="done")}),
+        r"'success'.among is 'done', expected a tuple, as in \('done',\)",
+    ),
+    "limit in seconds": (dict(spec={"episode_limit": 7.5}), r"spec.episode_limit is 7.5, expected a whole"),
     "no roles": (dict(spec={"roles": ()}), r"spec.roles is empty"),
     "space unknown": (dict(spec=with_role(action="left or right")), r"'player'.action is 'left or right'"),
     "stakes without turns": (dict(spec={"stakes": 2.0}), r"spec.stakes is 2.0, expected 0 where agents"),
