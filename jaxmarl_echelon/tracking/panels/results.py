@@ -15,23 +15,30 @@ from jaxmarl_echelon.tracking.view import RunView, select_prefix
 
 COLUMNS = ("95 %", "return", "length", "± std")
 LEAST_EVALUATIONS = 2
+# Least width of a number beside a sparkline, and cells between the columns there.
+NUMBER, GAPS = 7, 4
 
 
 def draw_training(view: RunView, width: int, height: int) -> Panel:
     """Draws the newest training results with trends, the last episodes, and a bar per outcome."""
     table = Table.grid(expand=True, padding=(0, 1))
     table.add_column(style="dim", no_wrap=True)
-    table.add_column(justify="right", min_width=7, no_wrap=True)
+    table.add_column(justify="right", min_width=NUMBER, no_wrap=True)
     table.add_column(ratio=1, no_wrap=True)
-    room = max(width - 18, 4)
-    if (score := f"train/{view.score_column}") in view.latest:
-        spark = Text(draw_sparkline(view.trend(score, room), 0.0, 1.0), style="green")
-        table.add_row(view.score, colour_share(view.value(score), good=True), spark)
     returns = [(f"train/return{role}", f"return{role}") for role, _ in view.section("train/return")]
-    for key, label in (*returns, ("train/episode_length", "length")):
-        if key in view.latest:
-            spark = Text(draw_sparkline(view.trend(key, room)), style=ACCENT)
-            table.add_row(label, Text(format_finite(view.value(key)), style="bold"), spark)
+    courses = {
+        key: label for key, label in (*returns, ("train/episode_length", "length")) if key in view.latest
+    }
+    cells = {key: Text(format_finite(view.value(key)), style="bold") for key in courses}
+    if (score := f"train/{view.score_column}") in view.latest:
+        courses = {score: view.score, **courses}
+        cells[score] = colour_share(view.value(score), good=True)
+    # What a sparkline lacks room for is cut off at its newest end.
+    taken = max(map(len, courses.values()), default=0) + max(NUMBER, *map(len, cells.values()), 0)
+    room = max(width - taken - GAPS, 4)
+    for key, label in courses.items():
+        bounds, style = ((0.0, 1.0), "green") if key == score else ((), ACCENT)
+        table.add_row(label, cells[key], Text(draw_sparkline(view.trend(key, room), *bounds), style=style))
     lines: list[RenderableType] = [table] if table.row_count else []
     if answers := view.answers():
         lines.append(Text(" · ".join(answers), no_wrap=True, overflow="ellipsis"))

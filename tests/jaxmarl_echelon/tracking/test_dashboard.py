@@ -234,6 +234,18 @@ def test_outcomes_losses_and_rewards_are_shown_by_importance(tmp_path):
     assert text.index("step  ") < text.index("pinch  ")
 
 
+@pytest.mark.parametrize("roles", [[""], ["/attacker", "/defender"]])
+def test_the_newest_of_a_long_course_is_shown_for_every_role(tmp_path, roles):
+    view = RunView(run_info(tmp_path), 0.0)
+    for update in range(1, 201):
+        numbers = dict.fromkeys((f"return{role}" for role in roles), update - 1234.5)
+        view.write("train", 1000 * update, {"success_rate": update / 200, **numbers}, float(update))
+    rows = [line.split("││")[0] for line in picture(view, 100, 30) if re.search("│ (success|return)", line)]
+    assert len(rows) == 1 + len(roles)
+    for row in rows:
+        assert re.search("▁.*█ *│?$", row) and "…" not in row, row
+
+
 def test_bars_are_in_proportion(tmp_path):
     bars = {name: "" for name in OUTCOMES}
     for line in picture(full_view(tmp_path), 100, 29):
