@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from algos.metrics import find_divergence
-from jaxmarl_echelon import checkpoints
+from jaxmarl_echelon import checkpoints, processes
 from jaxmarl_echelon.envs.base import EnvSpec
-from jaxmarl_echelon.envs.results import Result, stored_results
+from jaxmarl_echelon.envs.results import NONE, Result, stored_results
 from jaxmarl_echelon.selfplay.pool import EMPTY
 from jaxmarl_echelon.selfplay.report import KINDS, PAST
 from jaxmarl_echelon.tracking.base import RunInfo, Tracker
@@ -116,6 +116,7 @@ class RunRecord:
         self.snapshots: np.ndarray | None = None
         self.rating: float | None = None
         self.sick = 0
+        self.unfinished = False
 
     @property
     def step(self) -> int:
@@ -289,6 +290,7 @@ class RunRecord:
         self.progress.last_eval, self.progress.last_sums = values, self._sums(assessment.result)
         self._log(values | self._own_interval())
         self._evaluation_episodes(assessment.result)
+        self._warn_of_unfinished(assessment.result)
         self.offer_replay(assessment.result, self.tracker)
         column = self.judged_by
         score = [] if column is None else [values[f"eval_agg/{column}"]]
@@ -303,6 +305,15 @@ class RunRecord:
             phase = [values["eval_agg/phase_success_rate"]]
             names += judge(f"best_eval_phase_{int(assessment.stage)}", phase)
         return names
+
+    def _warn_of_unfinished(self, result: Evaluation) -> None:
+        """Warns once of evaluation episodes that the limit of the environment cuts before they end."""
+        number, limit = count_unfinished(result), self.program.env.spec.episode_limit
+        if number and not self.unfinished and processes.is_first_process():
+            cut = f"{number} of {len(result.length)} episodes of the evaluation did not end"
+            why = f"within spec.episode_limit={limit} decisions, and have no outcome"
+            self.tracker.warn(self.step, f"{cut} {why}; check_env finds such faults")
+        self.unfinished = self.unfinished or number > 0
 
     def _followed(self, name: str, score: list[float]) -> list[str]:
         """As `improved`, by the rating instead of an uninformative score; `[name]` without a rating."""
@@ -446,6 +457,17 @@ def recorded_episodes(result: Evaluation) -> list[int]:
         return []
     recorded = jax.tree.leaves(result.frames)[0].shape[1]
     return np.flatnonzero(~np.asarray(result.quarantined)[:recorded]).tolist()
+
+
+def count_unfinished(result: Evaluation) -> int:
+    """Counts the sound episodes of an evaluation without an outcome; 0 if the environment reports none.
+
+    An outcome is -1 while an episode runs, so that its limit has cut these.
+    """
+    outcomes = result.results.get("outcome")
+    if outcomes is None:
+        return 0
+    return int(np.sum((np.asarray(outcomes) == NONE) & ~np.asarray(result.quarantined)))
 
 
 def plain_rows(table: dict[str, np.ndarray]) -> list[dict[str, float | int]]:

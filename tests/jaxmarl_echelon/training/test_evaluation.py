@@ -1,5 +1,6 @@
 """Evaluations count finite episodes, and the agents that took part in them."""
 
+import dataclasses
 import functools
 import math
 from pathlib import Path
@@ -193,6 +194,27 @@ def test_a_nonfinite_score_is_never_the_best(tmp_path):
     assert [bool(record.improved("pair", pair)) for pair in pairs] == [False, True, False, False, True]
     record.progress.best["old"] = [math.nan]
     assert record.improved("old", [-3.0]) == ["old"] and record.progress.best["old"] == [-3.0]
+
+
+class Outlasting(probes.TimeLimit):
+    """Ends one decision after its limit, as with `clock > LIMIT`."""
+
+    @property
+    def spec(self):
+        return dataclasses.replace(super().spec, episode_limit=self.horizon - 1)
+
+
+@pytest.mark.parametrize(("env", "told"), [(Outlasting(4), 1), (probes.TimeLimit(3), 0)])
+def test_episodes_that_outlast_their_limit_are_told_of_once(tmp_path, env, told):
+    lines, result = Lines(), play(env)
+    parts = {"env": env, "agents": {ROLE: None}, "role": ROLE, "curriculum": constant_curriculum(env)}
+    program = SimpleNamespace(**parts, steps_per_update=1)
+    given = SimpleNamespace(num_envs=8), program, {}, tmp_path, Tracker({"lines": lines}), RunProgress()
+    record = RunRecord(*given)
+    for _ in range(2):
+        record.assessment(Assessment(summarize(result, env.spec, ROLE), result, np.int32(0)), 1.0)
+    found = [line for line in lines.events if "spec.episode_limit=3" in line]
+    assert len(found) == told and all(line.startswith("8 of 8 episodes") for line in found)
 
 
 @pytest.mark.thorough
