@@ -137,31 +137,43 @@ class Trend:
     def __init__(self, capacity: int = 256):
         self.first, self.last = math.nan, math.nan
         self._capacity = capacity
-        self._groups: list[float] = []
+        self._groups: list[tuple[float, float]] = []
         self._per_group = 1
-        self._pending: list[float] = []
+        self._pending: list[tuple[float, float]] = []
 
     def add(self, value: float, step: float = math.nan) -> None:
         """Adds a value at a number of environment steps; non-finite values are ignored."""
         if not math.isfinite(value):
             return
         self.first, self.last = self.first if math.isfinite(self.first) else step, step
-        self._pending.append(value)
+        self._pending.append((step, value))
         if len(self._pending) < self._per_group:
             return
-        self._groups.append(sum(self._pending) / len(self._pending))
+        self._groups.append(_mean_point(self._pending))
         self._pending.clear()
         if len(self._groups) == self._capacity:
-            self._groups = [(a + b) / 2 for a, b in zip(self._groups[::2], self._groups[1::2], strict=True)]
+            self._groups = [
+                _mean_point(two) for two in zip(self._groups[::2], self._groups[1::2], strict=True)
+            ]
             self._per_group *= 2
 
     def points(self, count: int) -> list[float]:
         """Returns at most `count` values, oldest first, each the mean of about equally many groups."""
-        values = self._groups + ([sum(self._pending) / len(self._pending)] if self._pending else [])
-        if len(values) <= count:
-            return values
-        edges = [round(i * len(values) / count) for i in range(count + 1)]
-        return [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
+        return [value for _, value in self.course(count)]
+
+    def course(self, count: int) -> list[tuple[float, float]]:
+        """Returns `points` with their mean environment steps: pairs of step and value."""
+        found = self._groups + ([_mean_point(self._pending)] if self._pending else [])
+        if len(found) <= count:
+            return found
+        edges = [round(i * len(found) / count) for i in range(count + 1)]
+        return [_mean_point(found[a:b]) for a, b in itertools.pairwise(edges)]
+
+
+def _mean_point(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Returns the mean step and the mean value."""
+    steps, values = zip(*points, strict=True)
+    return sum(steps) / len(steps), sum(values) / len(values)
 
 
 class Pace:

@@ -62,19 +62,19 @@ def draw_history(view: RunView, width: int, height: int) -> list[tuple[int, list
 def draw_course(view: RunView, course: Course, width: int, height: int) -> Panel:
     """Draws one quantity over environment steps: training in one colour, evaluations over it in another."""
     scored = course.title == view.score
-    named = {}
+    named, ends = {}, []
     parts = (("training", course.trained, ACCENT), ("evaluation", course.evaluated, EVALUATION))
     for label, name, style in parts:
-        if points := view.trend(name, 2 * width):
-            trend = view.trends[name]
-            named[label] = np.linspace(trend.first, trend.last, len(points)), np.array(points), style
+        if name in view.trends and (points := view.trends[name].course(2 * width)):
+            named[label] = *np.array(points).T, style
+            ends += [view.trends[name].first, view.trends[name].last]
     curves = list(named.values())
     values = np.concatenate([values for _, values, _ in curves])
     low, high = (0.0, 1.0) if scored else (float(values.min()), float(values.max()))
     told = format_short_percent if scored else format_number
     labels = [told(high), told(low)]
     margin = max(map(len, labels)) + 1
-    ends = min(steps[0] for steps, *_ in curves), max(steps[-1] for steps, *_ in curves)
+    ends = min(ends), max(ends)
     lines = draw_dots(curves, ends, (low, high), width - margin, height - 1)
     for row, line in enumerate(lines):
         label = labels[0] if row == 0 else labels[1] if row == len(lines) - 1 else ""

@@ -16,7 +16,7 @@ from jaxmarl_echelon.tracking.csv_sink import CsvSink
 from jaxmarl_echelon.tracking.dashboard import Dashboard, terminal_sink
 from jaxmarl_echelon.tracking.panels import colour_share, compose_dashboard, outcome_colour
 from jaxmarl_echelon.tracking.panels.curriculum import collect_criteria
-from jaxmarl_echelon.tracking.panels.history import draw_dots
+from jaxmarl_echelon.tracking.panels.history import draw_course, draw_dots, find_courses
 from jaxmarl_echelon.tracking.view import RunView
 
 
@@ -109,6 +109,16 @@ def test_large_terminals_show_courses_of_training_and_evaluations(tmp_path):
     assert re.search(r"1\.00 k +12\.0 k", text) and re.search(r"│ 100 % ", text)
     assert "━ evaluation" not in "\n".join(picture(full_view(tmp_path), 100, 29))
     assert "━ evaluation" not in "\n".join(picture(RunView(run_info(tmp_path), 0.0), 200, 59))
+
+
+def test_evaluations_stand_at_their_steps_although_their_distances_differ(tmp_path):
+    """As after a resume with another `eval_every`: three of four in the first tenth of the run."""
+    view = RunView(run_info(tmp_path), 0.0)
+    for step, score in ((0, 0.0), (500, 0.0), (1_000, 1.0), (10_000, 1.0)):
+        view.write("eval_agg", step, {"success_rate": score}, 0.0)
+    (course, *_) = find_courses(view)
+    top = draw_course(view, course, 60, 10).renderable.plain.splitlines()[0]
+    assert sum(cell not in " \u2800" for cell in top.removeprefix("100 % ")) > 0.85 * (60 - 6)
 
 
 def test_dots_rise_from_the_lower_left_to_the_upper_right():
