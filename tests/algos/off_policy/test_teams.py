@@ -86,6 +86,27 @@ def test_mixtures_never_fall_as_a_value_rises():
     assert (of_state < 0).any() and (of_state > 0).any()
 
 
+def test_mixtures_equal_the_formula():
+    """The weights of an agent are its own, and the last bias has a hidden layer of the mixture's width."""
+    mixer, noise = MonotonicMixer(4, (16,)), np.random.default_rng(0)
+    values, state = (np.float32(noise.standard_normal((6, n))) for n in (3, 5))
+    params = moved(jax.jit(mixer.init)(jax.random.key(0), values, state), scale=1.0)
+    layers = jax.tree.map(np.asarray, params)["params"]
+
+    def produce(name):
+        trunk, last = layers[f"{name}_trunk"]["layer_0"], layers[name]
+        hidden = np.maximum(state @ trunk["kernel"] + trunk["bias"], 0.0)
+        return hidden @ last["kernel"].T + last["bias"]
+
+    first = np.abs(produce("first")).reshape(6, 3, 4)
+    bias = state @ layers["bias"]["kernel"].T + layers["bias"]["bias"]
+    hidden = np.einsum("ba,bak->bk", values, first) + bias
+    hidden = np.where(hidden > 0, hidden, np.expm1(np.minimum(hidden, 0)))
+    expected = (hidden * np.abs(produce("second"))).sum(-1) + produce("value")[:, 0]
+    assert layers["value_trunk"]["layer_0"]["kernel"].shape == (5, 4)
+    np.testing.assert_allclose(jax.jit(mixer.apply)(params, values, state), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_mixtures_begin_near_zero_for_states_of_any_scale():
     """Positions in SMAX reach 32: a first value of 40 where returns are 20 never fell in training."""
     mixer, noise = MonotonicMixer(64, (256,)), np.random.default_rng(0)
