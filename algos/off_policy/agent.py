@@ -84,7 +84,7 @@ class ReplayLearner(OffPolicySettings):
             **run,
         )
         agent = make_replay_agent(self, self.method(observation, action), replay, observation)
-        return step_on_few_rows(agent, self.batch_size * team // shards)
+        return step_on_few_rows(agent, self.batch_size * team // shards, self.replay.sequence)
 
     def make_replay(
         self,

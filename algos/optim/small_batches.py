@@ -66,16 +66,20 @@ def small_batch_options(rows: int | None) -> Mapping[str, str]:
     return compiler.supported_options(_SPREAD)
 
 
-def step_on_few_rows(agent: Agent, rows: int | None) -> Agent:
+def step_on_few_rows(agent: Agent, rows: int | None, length: int = 1) -> Agent:
     """Adds the options for gradient steps on this many samples to an agent, and marks its traces.
+
+    Steps on few sequences have the options, but no transposed products: these have the rows of all steps.
 
     Args:
       agent: the agent.
-      rows: samples per forward and backward pass; None if not known.
+      rows: samples per forward and backward pass, or sequences; None if not known.
+      length: steps of a sequence.
     """
     options = small_batch_options(rows)
-    if not options:
+    if rows is None or not options:
         return agent
+    marked = rows if rows * length <= FEW_ROWS else None
 
     def telling(fn: Callable | None) -> Callable | None:
         if fn is None:
@@ -83,7 +87,7 @@ def step_on_few_rows(agent: Agent, rows: int | None) -> Agent:
 
         @wraps(fn)
         def call(*arguments):
-            before = _few_rows.set(rows if _for_options.get() else None)
+            before = _few_rows.set(marked if _for_options.get() else None)
             try:
                 return fn(*arguments)
             finally:

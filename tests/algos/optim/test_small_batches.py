@@ -125,13 +125,14 @@ def test_an_unknown_number_of_samples_has_plain_products():
     assert make(PPOConfig(horizon=128), samples=None).compiler_options == {}
 
 
-def few(function):
-    """The function as an agent of 64 rows per step traces it for the options."""
+def few(function, length=1):
+    """The function as an agent of 64 rows, or sequences, per step traces it for the options."""
 
     def call(*given):
-        agent = Agent(*[None] * 4, None, function)
+        agent = step_on_few_rows(Agent(*[None] * 4, None, function), 64, length)
+        assert agent.compiler_options == small_batch_options(64)
         with traced_for_options():
-            return step_on_few_rows(agent, 64).update(*given)
+            return agent.update(*given)
 
     return call
 
@@ -142,6 +143,11 @@ def gradient_text(wrap, rows=64, dtype=jnp.float32):
     obs = jnp.zeros((rows, 70))
     params = jax.eval_shape(mlp.init, jax.random.key(0), obs)
     return jax.jit(wrap(jax.grad(lambda p: mlp.apply(p, obs).sum()))).lower(params).as_text()
+
+
+def test_few_sequences_have_the_options_but_plain_products():
+    assert "optimization_barrier" in gradient_text(lambda function: few(function, length=2))
+    assert "optimization_barrier" not in gradient_text(lambda function: few(function, length=3))
 
 
 def test_only_wide_float32_layers_have_transposed_products():
