@@ -137,7 +137,7 @@ def read_columns(path: Path) -> dict[str, np.ndarray]:
     return {name: np.array([_float(row[i]) for row in rows]) for i, name in enumerate(names)}
 
 
-def read_numbers(path: Path, last: float = math.inf) -> list[tuple[int, dict[str, float]]]:
+def read_logged_rows(path: Path, last: float = math.inf) -> list[tuple[int, dict[str, float]]]:
     """Reads the rows of a CSV file up to a step: the step, and the logged numbers by column.
 
     Empty cells and texts are left out, NaN is not: it was logged, and replaces an earlier number.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jaxmarl_echelon.tracking.base import RunInfo, Values
-from jaxmarl_echelon.tracking.csv_sink import METRICS, CsvSink, read_columns, read_numbers, read_texts
+from jaxmarl_echelon.tracking.csv_sink import METRICS, CsvSink, read_columns, read_logged_rows, read_texts
 from jaxmarl_echelon.tracking.formats import format_count, format_finite, format_percent
 from jaxmarl_echelon.tracking.run_tables import find_phase_changes, read_pool_rows
 from jaxmarl_echelon.tracking.statistics import Pace, Trend
@@ -193,14 +193,14 @@ class RunView:
 
     def _read_history(self, folder: Path, last: int) -> None:
         """Records what the tables in a run's folder have up to a step, as it was logged."""
-        for step, values in read_numbers(folder / METRICS, last):
+        for step, values in read_logged_rows(folder / METRICS, last):
             for name, value in values.items():
                 namespace, _, key = name.partition("/")
                 if namespace in RESUMED:
                     self._remember(namespace, step, key, value)
         phases = [name for name in read_texts(folder / METRICS, PHASE_NAME, last) if name]
         self.latest |= {PHASE_NAME: phases[-1]} if phases else {}
-        for step, values in read_numbers(folder / CsvSink.FILES["eval_agg"], last):
+        for step, values in read_logged_rows(folder / CsvSink.FILES["eval_agg"], last):
             for key, value in values.items():
                 self._remember("eval_agg", step, key, value)
             self._evaluation(step, values, self.run.best)
